@@ -1,0 +1,18 @@
+"""The one kind of error that a user is meant to read."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitrailError(Exception):
+    """One sentence: what was found, what was expected, what to do; the command line prints it and exits with 2."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """' Did you mean "x"?' to end an error about an unknown word, or '' when no choice is close enough to help.
+
+    Case is ignored, because "ViT_B16" for "vit_b16" is the commonest slip and counts for much in the likeness.
+    """
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    return f' Did you mean "{by_lower_case[matches[0]]}"?' if matches else ""

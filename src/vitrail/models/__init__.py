@@ -1,0 +1,25 @@
+"""Architectures: modules from tensors to tensors. This room imports no other."""
+
+from vitrail.models.attention import capture
+from vitrail.models.catalog import Entry, Preprocessing, Settings, build, catalog, create_model, list_models, resolve
+from vitrail.models.mae import MAESettings, MaskedAutoencoder
+from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.vit import VisionTransformer, ViTSettings
+
+__all__ = [
+    "Entry",
+    "MAESettings",
+    "MaskedAutoencoder",
+    "Preprocessing",
+    "Settings",
+    "SwinSettings",
+    "SwinTransformer",
+    "ViTSettings",
+    "VisionTransformer",
+    "build",
+    "capture",
+    "catalog",
+    "create_model",
+    "list_models",
+    "resolve",
+]

@@ -1,0 +1,133 @@
+"""Self-attention, global and in windows: the one place that chooses a kernel, or hands out an attention map.
+
+The fused kernel never forms softmax(QKᵀ/√d). Whoever asks through `capture` gets it recomputed from the very q and k
+of the forward that is running; layers that nobody asked about keep their kernel, and no output changes.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+
+Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: softmax(QKᵀ/√d + bias)·V per head, heads concatenated and projected.
+
+    `qkv_bias` may be "qv": queries and values get a bias and keys none, as in Swin v2 and DINOv3.
+    `cosine` compares directions instead of dot products, with a learned temperature per head (Swin v2).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        qkv_bias: bool | str = True,
+        qk_norm: bool = False,
+        cosine: bool = False,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.heads, self.cosine = heads, cosine
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias is True)
+        self.q_bias = nn.Parameter(torch.zeros(width)) if qkv_bias == "qv" else None
+        self.v_bias = nn.Parameter(torch.zeros(width)) if qkv_bias == "qv" else None
+        self.q_norm = nn.LayerNorm(width // heads, eps=norm_eps) if qk_norm else None
+        self.k_norm = nn.LayerNorm(width // heads, eps=norm_eps) if qk_norm else None
+        self.logit_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0))) if cosine else None
+        self.proj = nn.Linear(width, width)
+        self.sink: Callable[[Tensor], None] | None = None  # set by `capture`
+
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, windows: int | None = None
+    ) -> Tensor:
+        """[B, N, D] -> [B, N, D]. A `bias` [M, H, N, N] repeats every M samples along the batch.
+
+        Swin hands in its windows as samples, M of each image in a row, and says so in `windows`.
+        """
+        b, n, _ = x.shape
+        qkv_bias = self.qkv.bias
+        if self.q_bias is not None and self.v_bias is not None:
+            qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
+        q, k, v = F.linear(x, self.qkv.weight, qkv_bias).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        scale = q.shape[-1] ** -0.5
+        if self.logit_scale is not None:
+            # The temperature is held below 100, as the Swin v2 paper does for stability.
+            q = F.normalize(q, dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
+            k, scale = F.normalize(k, dim=-1), 1.0
+        if self.sink is not None:
+            attention = attention_map(q, k, bias, scale)
+            self.sink(attention if windows is None else attention.unflatten(0, (-1, windows)))
+        x = attend(q, k, v, bias, scale, self.attention_dropout if self.training else 0.0)
+        x = self.proj(x.transpose(1, 2).reshape(b, n, -1))
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """softmax(scale·QKᵀ + bias)·V by the fused kernel; q, k, v and the result are [B, H, N, d]."""
+    if bias is None or bias.shape[0] == 1:
+        mask = None if bias is None else bias.to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    # M different biases: make the windows look like further heads, so that one [1, M·H, N, N] bias serves the whole
+    # batch by broadcasting and is never repeated in memory.
+    b, h, n, d = q.shape
+    m = bias.shape[0]
+    q, k, v = (t.reshape(b // m, m * h, n, d) for t in (q, k, v))
+    mask = bias.reshape(1, m * h, n, n).to(q.dtype)
+    x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    return x.reshape(b, h, n, d)
+
+
+def attention_map(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale·QKᵀ + bias) in fp32, [B, H, N, N]."""
+    scores = q.float() @ k.float().transpose(-2, -1) * scale
+    if bias is not None:
+        scores = (scores.unflatten(0, (-1, bias.shape[0])) + bias.float()).flatten(0, 1)
+    return scores.softmax(dim=-1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns each pair (x_i, x_{i+d/2}) of the patch tokens by its angle; tokens in front of them stay as they are."""
+    prefix, patches = x[..., : x.shape[-2] - cos.shape[-2], :], x[..., x.shape[-2] - cos.shape[-2] :, :]
+    left, right = patches.chunk(2, dim=-1)
+    turned = patches * cos + torch.cat([-right, left], dim=-1) * sin
+    return torch.cat([prefix, turned.to(x.dtype)], dim=-2)
+
+
+class AttentionMaps(dict[int, Tensor]):
+    """The maps that a `capture` has seen: `maps[layer]` is [B, H, N, N], in Swin [B, windows, H, n, n]."""
+
+
+@contextmanager
+def capture(model: nn.Module, layers: Iterable[int] | None = None) -> Iterator[AttentionMaps]:
+    """Collects the true attention of the chosen layers (all of them by default) during the forwards inside.
+
+    >>> with vitrail.capture(model, layers=[0, 11]) as maps:
+    ...     model(images)
+    >>> maps[11][0].mean(0)  # [N, N], the last layer of the first image, averaged over its heads
+    """
+    modules = [m for m in model.modules() if isinstance(m, Attention)]
+    chosen = list(range(len(modules))) if layers is None else [i + len(modules) if i < 0 else i for i in layers]
+    if wrong := [i for i in chosen if not 0 <= i < len(modules)]:
+        raise VitrailError(f"This model has attention layers 0 to {len(modules) - 1}; there is no layer {wrong[0]}.")
+    maps = AttentionMaps()
+    for i in chosen:
+        modules[i].sink = lambda attention, i=i: maps.__setitem__(i, attention.detach())  # type: ignore[misc]
+    try:
+        yield maps
+    finally:
+        for i in chosen:
+            modules[i].sink = None

@@ -1,0 +1,345 @@
+"""Names → settings. Ours are short (`vit_b16`, `swin_t`); timm's, torchvision's and `ViT-B/16` lead to the same entries.
+
+An entry may also say where its public weights lie and which preprocessing they expect.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitrail.errors import VitrailError, nearest
+from vitrail.models.mae import MAESettings, MaskedAutoencoder
+from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.vit import VisionTransformer, ViTSettings
+
+Settings = ViTSettings | SwinSettings | MAESettings
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
+CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was done to an image before the model saw it; travels with the weights."""
+
+    size: tuple[int, int] = (224, 224)  # height, width
+    mean: tuple[float, ...] = IMAGENET["mean"]
+    std: tuple[float, ...] = IMAGENET["std"]
+    crop: float = 0.9  # the short side is brought to size / crop before the centre is cut out
+    interpolation: str = "bicubic"
+    fit: str = "crop"  # crop | pad | stretch | native
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    settings: Settings
+    preprocessing: Preprocessing
+    hub: str | None = None  # where public weights lie, "org/name"
+    licence: str | None = None  # of those weights
+    aliases: dict[str, dict[str, Any]] = field(default_factory=dict)  # other names, each with the settings it changes
+
+
+def build(settings: Settings) -> nn.Module:
+    """The model that these settings describe."""
+    if isinstance(settings, MAESettings):
+        return MaskedAutoencoder(settings)
+    return SwinTransformer(settings) if isinstance(settings, SwinSettings) else VisionTransformer(settings)
+
+
+def create_model(name: str, **changes: Any) -> nn.Module:
+    """Builds a model by name, with freshly initialised weights.
+
+    >>> vitrail.create_model("vit_b16", num_classes=10, image_size=(224, 320))
+
+    `changes` are fields of the entry's settings (`ViTSettings`, `SwinSettings`, `MAESettings`); sizes may be a number.
+    """
+    return build(model_settings(name, **changes))
+
+
+def model_settings(name: str, **changes: Any) -> Settings:
+    """The settings of a named model, with changes."""
+    entry, implied = resolve(name)
+    return change(entry.settings, **{**implied, **changes})
+
+
+def change(settings: Settings, **changes: Any) -> Settings:
+    """`dataclasses.replace`, with an error that names the nearest setting."""
+    for key in changes:
+        if key not in settings.__dataclass_fields__:
+            hint = nearest(key, settings.__dataclass_fields__)
+            raise VitrailError(f"{key!r} is not a setting of {type(settings).__name__[:-8]} models.{hint}")
+    return replace(settings, **changes)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names in the catalog that match a pattern such as "swin*"."""
+    return [name for name in catalog() if fnmatch(name, pattern)]
+
+
+def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
+    """The entry that a name means, and the settings that the name changes: `vit_base_patch16_384` is `vit_b16` at 384."""
+    for spelling in (name, name.split("/")[-1]):  # "ViT-B/16" as a whole, "google/vit-base-patch16-224" by its last part
+        plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
+        if found := _look_up(plain):
+            return found
+    hint = nearest(plain, [*catalog(), *_aliases()])
+    raise VitrailError(f"There is no model named {name!r}.{hint} `vitrail models` lists them all.")
+
+
+def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
+    entries, aliases = catalog(), _aliases()
+    for candidate in (plain, f"vit_{plain}"):  # "B/16"
+        if candidate in entries:
+            return entries[candidate], {}
+    if plain in aliases:
+        return aliases[plain]
+    if (match := re.fullmatch(r"(.+)_(\d{2,4})", plain)) and match[1] in aliases:
+        entry, implied = aliases[match[1]]
+        return entry, {**implied, "image_size": int(match[2])}
+    return None
+
+
+@cache
+def _aliases() -> dict[str, tuple[Entry, dict[str, Any]]]:
+    return {alias: (entry, implied) for entry in catalog().values() for alias, implied in entry.aliases.items()}
+
+
+@dataclass(frozen=True)
+class Cost:
+    parameters: int
+    multiply_adds: int  # of one image at the default size
+    tokens: int
+
+
+@cache
+def cost(name: str) -> Cost:
+    """Counted on a model without memory, by running one image through it."""
+    settings = model_settings(name)
+    with torch.device("meta"):
+        model = build(settings).eval()
+        image = torch.empty(1, settings.channels, *settings.image_size)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(image)
+    tokens = settings.grid[0] * settings.grid[1] + (0 if isinstance(settings, SwinSettings) else settings.prefix_tokens)
+    return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2, tokens)
+
+
+@cache
+def catalog() -> dict[str, Entry]:
+    """All entries by name, in the order in which a person would look for them."""
+    entries = [
+        *_vit(),
+        *_deit(),
+        *_hybrid(),
+        *_cpvt(),
+        *_small_images(),
+        *_swin(),
+        *_mae(),
+        *_dino(),
+        *_image_towers(),
+    ]
+    return {entry.name: entry for entry in entries}
+
+
+# Letter: (timm's word, width, depth, heads, MLP ratio). Ti to H are the papers' sizes; g is "Scaling Vision Transformers".
+SIZES: dict[str, tuple[str, int, int, int, float]] = {
+    "ti": ("tiny", 192, 12, 3, 4.0),
+    "s": ("small", 384, 12, 6, 4.0),
+    "b": ("base", 768, 12, 12, 4.0),
+    "l": ("large", 1024, 24, 16, 4.0),
+    "h": ("huge", 1280, 32, 16, 4.0),
+    "g": ("giant", 1408, 40, 16, 48 / 11),
+}
+
+
+def _sized(letter: str, patch: int, **changes: Any) -> ViTSettings:
+    _, width, depth, heads, ratio = SIZES[letter]
+    return ViTSettings(width=width, depth=depth, heads=heads, mlp_ratio=ratio, patch_size=(patch, patch), **changes)
+
+
+def _vit() -> list[Entry]:
+    published = {"ti16", "s16", "s32", "b32", "l16"}
+    hubs = {size: "augreg_in21k_ft_in1k" for size in published} | {
+        "b8": "augreg2_in21k_ft_in1k",
+        "b16": "augreg2_in21k_ft_in1k",
+        "l32": "orig_in21k",
+        "h14": "orig_in21k",
+    }
+    entries = []
+    for letter, (word, *_) in SIZES.items():
+        for patch in (8, 14, 16, 32):
+            base, tag = f"vit_{word}_patch{patch}", hubs.get(f"{letter}{patch}")
+            aliases: dict[str, dict[str, Any]] = {base: {}, f"vit_{letter}_{patch}": {}}
+            hub = f"timm/{base}_224.{tag}" if tag else None
+            entries.append(
+                Entry(
+                    f"vit_{letter}{patch}",
+                    _sized(letter, patch),
+                    Preprocessing(**HALF),
+                    hub,
+                    "apache-2.0" if hub else None,
+                    aliases,
+                )
+            )
+    return entries
+
+
+def _deit() -> list[Entry]:
+    entries = []
+    for letter in ("ti", "s", "b"):
+        word = SIZES[letter][0]
+        for distilled in ("", "_distilled"):
+            base = f"deit_{word}{distilled}_patch16"
+            settings = _sized(letter, 16, distillation_token=bool(distilled))
+            aliases: dict[str, dict[str, Any]] = {base: {}, f"deit_{letter}{distilled}": {}, f"deit_{word}{distilled}": {}}
+            hub = f"timm/{base}_224.fb_in1k"
+            entries.append(Entry(f"deit_{letter}16{distilled}", settings, Preprocessing(), hub, "apache-2.0", aliases))
+    for letter, patch in (("s", 16), ("b", 16), ("l", 16), ("h", 14)):
+        base = f"deit3_{SIZES[letter][0]}_patch{patch}"
+        settings = _sized(letter, patch, position_prefix=False, layer_scale=1e-6)
+        hub = f"timm/{base}_224.fb_in1k"
+        entries.append(Entry(f"deit3_{letter}{patch}", settings, Preprocessing(), hub, "apache-2.0", {base: {}}))
+    return entries
+
+
+def _hybrid() -> list[Entry]:
+    """The stem's blocks per stage, the patch on its feature map, and timm's name. R+Ti/16 is the root alone."""
+    augreg, original = "augreg_in21k_ft_in1k", "orig_in21k"
+    table: list[tuple[str, str, tuple[int, ...], int, str, str]] = [
+        ("r_vit_ti16", "ti", (), 8, "vit_tiny_r_s16_p8", augreg),
+        ("r26_vit_s32", "s", (2, 2, 2, 2), 1, "vit_small_r26_s32", augreg),
+        ("r50_vit_b16", "b", (3, 4, 9), 1, "vit_base_r50_s16", original),
+        ("r50_vit_l32", "l", (3, 4, 6, 3), 1, "vit_large_r50_s32", augreg),
+    ]
+    entries = []
+    for name, letter, stem, patch, alias, tag in table:
+        hub = f"timm/{alias}_224.{tag}"
+        aliases: dict[str, dict[str, Any]] = {alias: {}, name.replace("vit_", ""): {}}
+        settings = _sized(letter, patch, stem=stem)
+        entries.append(Entry(name, settings, Preprocessing(**HALF), hub, "apache-2.0", aliases))
+    return entries
+
+
+def _cpvt() -> list[Entry]:
+    return [
+        Entry(f"cpvt_{letter}16", _sized(letter, 16, position="conditional"), Preprocessing()) for letter in ("ti", "s", "b")
+    ]
+
+
+def _small_images() -> list[Entry]:
+    """The plain ViT of the published small-data tables, 2.7 M parameters without head: CIFAR (32), Tiny-ImageNet (64)."""
+    return [
+        Entry(
+            f"vit_mini{patch}",
+            ViTSettings(image_size=(size, size), patch_size=(patch, patch), width=192, depth=9, heads=12, mlp_ratio=2.0),
+            Preprocessing(size=(size, size), crop=1.0),
+        )
+        for size, patch in ((32, 4), (64, 8))
+    ]
+
+
+def _swin() -> list[Entry]:
+    table = {
+        "t": ("tiny", 96, (2, 2, 6, 2), (3, 6, 12, 24), "ms_in1k"),
+        "s": ("small", 96, (2, 2, 18, 2), (3, 6, 12, 24), "ms_in22k_ft_in1k"),
+        "b": ("base", 128, (2, 2, 18, 2), (4, 8, 16, 32), "ms_in22k_ft_in1k"),
+        "l": ("large", 192, (2, 2, 18, 2), (6, 12, 24, 48), "ms_in22k_ft_in1k"),
+    }
+    entries = []
+    for letter, (word, width, depths, heads, tag) in table.items():
+        base = f"swin_{word}_patch4"
+        aliases: dict[str, dict[str, Any]] = {f"{base}_window7": {}, f"{base}_window12": {"window": 12}}
+        settings = SwinSettings(width=width, depths=depths, heads=heads)
+        hub = f"timm/{base}_window7_224.{tag}"
+        entries.append(Entry(f"swin_{letter}", settings, Preprocessing(), hub, "mit", aliases))
+    for letter in ("t", "s", "b"):
+        word, width, depths, heads, _ = table[letter]
+        settings = SwinSettings(
+            image_size=(256, 256), width=width, depths=depths, heads=heads, window=(8, 8), version=2
+        )
+        aliases = {f"swin_v2_{letter}": {}, f"swinv2_{word}_window8": {}, f"swinv2_{word}_patch4_window8": {}}
+        aliases |= {f"swinv2_{word}_window16": {"window": 16}, f"swinv2_{word}_patch4_window16": {"window": 16}}
+        hub = f"timm/swinv2_{word}_window8_256.ms_in1k"
+        entries.append(Entry(f"swinv2_{letter}", settings, Preprocessing(size=(256, 256)), hub, "mit", aliases))
+    return entries
+
+
+def _mae() -> list[Entry]:
+    entries = []
+    for letter, patch in (("b", 16), ("l", 16), ("h", 14)):
+        word, width, depth, heads, _ = SIZES[letter]
+        settings = MAESettings(width=width, depth=depth, heads=heads, patch_size=(patch, patch))
+        aliases: dict[str, dict[str, Any]] = {f"mae_vit_{word}_patch{patch}": {}, f"vit_mae_{word}": {}}
+        hub = f"facebook/vit-mae-{word}"
+        entries.append(Entry(f"mae_{letter}{patch}", settings, Preprocessing(), hub, "cc-by-nc-4.0", aliases))
+    return entries
+
+
+def _dino() -> list[Entry]:
+    entries = []
+    giant = {"width": 1536, "heads": 24, "mlp_ratio": 8 / 3, "activation": "swiglu"}
+    for registers in (0, 4):
+        for letter in ("s", "b", "l", "g"):
+            word = SIZES[letter][0]
+            settings = _sized(letter, 14, num_classes=0, image_size=(518, 518), layer_scale=1e-5)
+            settings = replace(settings, registers=registers, position_prefix=not registers, **(giant if letter == "g" else {}))
+            middle = "_reg4" if registers else ""
+            aliases: dict[str, dict[str, Any]] = {f"vit_{word}_patch14{middle}_dinov2": {}}
+            aliases[f"dinov2{'_with_registers' if registers else ''}_{word}"] = {}
+            hub = f"facebook/dinov2-{'with-registers-' if registers else ''}{word}"
+            pre = Preprocessing(size=(518, 518), crop=1.0)
+            entries.append(Entry(f"dinov2_{letter}14{middle}", settings, pre, hub, "apache-2.0", aliases))
+
+    gated: dict[str, Any] = {"activation": "swiglu"}
+    for name, letter, word, extra in (
+        ("s16", "s", "small", {}),
+        ("s16_plus", "s", "small_plus", gated),
+        ("b16", "b", "base", {}),
+        ("l16", "l", "large", {}),
+        ("h16_plus", "h", "huge_plus", {**gated, "heads": 20}),
+    ):
+        settings = _sized(letter, 16, num_classes=0, image_size=(256, 256), position="rotary", registers=4, norm_eps=1e-5)
+        settings = replace(settings, qkv_bias="qv", layer_scale=1e-5, **extra)
+        timm_name = f"vit_{word}_patch16_dinov3"
+        aliases = {f"{timm_name}_qkvb": {}, timm_name: {"qkv_bias": False}}
+        hub = f"facebook/dinov3-vit{letter}16{'plus' if extra else ''}-pretrain-lvd1689m"
+        pre = Preprocessing(size=(256, 256), crop=1.0)
+        entries.append(Entry(f"dinov3_{name}", settings, pre, hub, "dinov3-license", aliases))
+    return entries
+
+
+def _image_towers() -> list[Entry]:
+    """The image halves of CLIP and SigLIP, as backbones."""
+    entries = []
+    for letter, patch in (("b", 32), ("b", 16), ("l", 14)):
+        word = SIZES[letter][0]
+        settings = _sized(
+            letter, patch, num_classes=0, activation="quick_gelu", norm_before=True, patch_bias=False, norm_eps=1e-5
+        )
+        base = f"vit_{word}_patch{patch}_clip"
+        aliases: dict[str, dict[str, Any]] = {f"{base}_quickgelu": {}, base: {"activation": "gelu"}}
+        aliases[f"clip_vit_{word}_patch{patch}"] = {}
+        hub = f"openai/clip-vit-{word}-patch{patch}"
+        entries.append(Entry(f"clip_{letter}{patch}", settings, Preprocessing(crop=1.0, **CLIP), hub, "mit", aliases))
+
+    shape = {"num_classes": 0, "activation": "gelu_tanh", "class_token": False, "pool": "attention"}
+    so400m = ViTSettings(width=1152, depth=27, heads=16, mlp_ratio=4304 / 1152, patch_size=(14, 14), **shape)
+    towers = [
+        ("siglip_b16", _sized("b", 16, **shape), "base", 16, 224),
+        ("siglip_l16", _sized("l", 16, image_size=(256, 256), **shape), "large", 16, 256),
+        ("siglip_so400m14", so400m, "so400m", 14, 224),
+    ]
+    for name, settings, word, patch, size in towers:
+        aliases = {f"vit_{word}_patch{patch}_siglip": {}, f"siglip_{word}_patch{patch}": {}}
+        pre = Preprocessing(size=(size, size), crop=1.0, **HALF)
+        hub = f"google/siglip-{word}-patch{patch}-{size}"
+        entries.append(Entry(name, settings, pre, hub, "apache-2.0", aliases))
+    return entries

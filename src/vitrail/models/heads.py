@@ -1,0 +1,47 @@
+"""From tokens to one vector, and from that vector to classes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.models.attention import attend
+from vitrail.models.layers import MLP
+
+
+class AttentionPool(nn.Module):
+    """A learned query asks all tokens (multi-head attention pooling, MAP): z = a + MLP(LN(a)), a = attention(query)."""
+
+    def __init__(self, width: int, heads: int, mlp_width: int, activation: str, norm_eps: float):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Parameter(torch.empty(1, 1, width))
+        nn.init.trunc_normal_(self.query, std=0.02)
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(width, 2 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = MLP(width, mlp_width, activation)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # B N D -> B D
+        b, n, d = tokens.shape
+        q = self.q(self.query).expand(b, 1, d).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(tokens).view(b, n, 2, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        x = attend(q, k, v, bias=None, scale=q.shape[-1] ** -0.5, dropout=0.0)
+        x = self.proj(x.transpose(1, 2).reshape(b, d))
+        return x + self.mlp(self.norm(x))
+
+
+class Head(nn.Module):
+    """Classes from the pooled vector: a linear layer or, for pre-training, one hidden layer in front of it."""
+
+    def __init__(self, width: int, num_classes: int, hidden: str | None = None, bias: bool = True):
+        super().__init__()
+        self.activation = hidden
+        self.hidden = nn.Linear(width, width) if hidden else None
+        self.output = nn.Linear(width, num_classes, bias=bias) if num_classes else None
+
+    def forward(self, x: Tensor) -> Tensor:  # B D -> B classes, or B D without classes
+        if self.hidden is not None:
+            x = self.hidden(x)
+            x = torch.tanh(x) if self.activation == "tanh" else F.gelu(x)
+        return x if self.output is None else self.output(x)

@@ -1,0 +1,145 @@
+"""The masked autoencoder: an encoder that sees a quarter of the patches, a light decoder that paints the rest."""
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
+from vitrail.models.position import Grid, SinCosPosition
+from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
+
+
+@dataclass(frozen=True)
+class MAESettings(ViTSettings):
+    """The encoder's settings, with fixed sine-cosine positions and no head, and the decoder's."""
+
+    num_classes: int = 0
+    position: str = "sincos"
+    decoder_width: int = 512
+    decoder_depth: int = 8
+    decoder_heads: int = 16
+    mask_ratio: float = 0.75
+    norm_pix: bool = True  # predict each patch relative to its own mean and deviation: better features
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.position not in ("none", "learned", "sincos", "sincos1d", "factorised"):
+            raise VitrailError(f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}.")
+        if self.stem is not None:
+            raise VitrailError("MAE masks patches of the picture; a hybrid's stem would look behind the mask.")
+        if not 0 <= self.mask_ratio < 1:
+            raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {self.mask_ratio}.")
+
+    @property
+    def encoder(self) -> ViTSettings:
+        return ViTSettings(**{f.name: getattr(self, f.name) for f in fields(ViTSettings)})
+
+    @property
+    def decoder(self) -> ViTSettings:
+        return replace(
+            self.encoder, width=self.decoder_width, depth=self.decoder_depth, heads=self.decoder_heads, drop_path=0.0
+        )
+
+
+class MAEOutput(NamedTuple):
+    loss: Tensor  # mean squared error over the hidden patches
+    prediction: Tensor  # [B, N, p·q·C], each patch as rows, columns, channels
+    mask: Tensor  # [B, N], 1 where a patch was hidden
+
+
+class MaskedAutoencoder(nn.Module):
+    """Images [B, C, H, W] of any size to a reconstruction loss; `encoder` is the ViT that is worth keeping."""
+
+    def __init__(self, settings: MAESettings | None = None, **changes):
+        super().__init__()
+        s = replace(settings or MAESettings(), **changes)
+        self.settings = s
+        p, q = s.patch_size
+        self.encoder = VisionTransformer(s.encoder)
+        self.decoder_embed = nn.Linear(s.width, s.decoder_width)
+        self.mask_token = learned_token(1, s.decoder_width)
+        self.decoder_position = SinCosPosition(s.decoder_width, s.grid, s.position_rule)
+        self.decoder_blocks = nn.ModuleList(Block(s.decoder, 0.0) for _ in range(s.decoder_depth))
+        self.decoder_norm = nn.LayerNorm(s.decoder_width, eps=s.norm_eps)
+        self.decoder_predict = nn.Linear(s.decoder_width, p * q * s.channels)
+        self.apply(init_weights)
+
+    def forward(self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None) -> MAEOutput:
+        """`noise` [B, N] decides what is hidden: the patches with the highest values (random by default)."""
+        visible, order, mask, grid = self.encode(x, mask_ratio, noise)
+        prediction = self.decode(visible, order, grid)
+        target = self.target(x)
+        error = (prediction - target).square().mean(dim=-1)  # B N
+        return MAEOutput((error * mask).sum() / mask.sum().clamp(min=1), prediction, mask)
+
+    def encode(
+        self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Grid]:
+        """Only the kept patches pass the encoder. Gives tokens [B, P + kept, D], the order [B, N] in which patches were
+        ranked, the mask [B, N], and the grid."""
+        patches = self.encoder.embed_patches(x)
+        b, h, w, d = patches.shape
+        patches = patches.flatten(1, 2)
+        ratio = self.settings.mask_ratio if mask_ratio is None else mask_ratio
+        kept = max(1, int(h * w * (1 - ratio)))
+        if noise is None:
+            noise = torch.rand(b, h * w, device=x.device)
+        order = noise.argsort(dim=1)
+        visible = patches.gather(1, order[:, :kept, None].expand(-1, -1, d))
+        mask = torch.ones(b, h * w, device=x.device).scatter(1, order[:, :kept], 0.0)
+        return self.encoder.encode(self.encoder.add_prefix(visible), (h, w)), order, mask, (h, w)
+
+    def decode(self, tokens: Tensor, order: Tensor, grid: Grid) -> Tensor:
+        """Mask tokens fill the gaps, positions are added, and every patch is predicted: [B, N, p·q·C]."""
+        x = self.decoder_embed(tokens)
+        prefix, visible = x[:, : self.encoder.prefix_tokens], x[:, self.encoder.prefix_tokens :]
+        b, n, d = x.shape[0], order.shape[1], x.shape[2]
+        ranked = torch.cat([visible, self.mask_token.expand(b, n - visible.shape[1], d).to(x.dtype)], dim=1)
+        patches = torch.empty_like(ranked).scatter(1, order[..., None].expand(-1, -1, d), ranked)
+        patches = self.decoder_position.add(patches.unflatten(1, grid)).flatten(1, 2)
+        x = torch.cat([prefix, patches], dim=1)
+        for block in self.decoder_blocks:
+            x = block(x)
+        return self.decoder_predict(self.decoder_norm(x))[:, self.encoder.prefix_tokens :]
+
+    def target(self, x: Tensor) -> Tensor:
+        """The pixels of each patch, [B, N, p·q·C]; with `norm_pix`, minus their mean and divided by their deviation."""
+        patches = self.pixels(x)
+        if not self.settings.norm_pix:
+            return patches
+        mean, deviation = patch_statistics(patches)
+        return (patches - mean) / deviation
+
+    def pixels(self, x: Tensor) -> Tensor:
+        size = self.settings.patch_size
+        patches = cut_patches(pad_to_multiple(x, size), size)  # B h w C p q
+        return patches.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The picture with its hidden patches painted in, [B, C, H, W] in the scale of `x`, and the mask [B, 1, H, W].
+
+        With `norm_pix` the model predicts patches without their brightness and contrast. Both are taken from the true
+        patch, as the paper's figures do: what is shown is the structure that was predicted.
+        """
+        _, prediction, mask = self(x, mask_ratio, noise)
+        truth = self.pixels(x)
+        if self.settings.norm_pix:
+            mean, deviation = patch_statistics(truth)
+            prediction = prediction * deviation + mean
+        painted = torch.where(mask[..., None] > 0, prediction, truth)
+        height, width = x.shape[2:]
+        grid = self.encoder.token_grid(height, width)
+        p, q = self.settings.patch_size
+        images = join_patches(painted.reshape(len(x), *grid, p, q, -1).permute(0, 1, 2, 5, 3, 4))
+        hidden = mask.reshape(len(x), 1, *grid).repeat_interleave(p, 2).repeat_interleave(q, 3)
+        return images[..., :height, :width], hidden[..., :height, :width]
+
+
+def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over the numbers of each patch, [..., 1]."""
+    variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+    return mean, (variance + 1e-6).sqrt()

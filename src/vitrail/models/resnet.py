@@ -1,0 +1,87 @@
+"""The convolutional stem of the hybrid: the paper's ResNet with weight-standardised convolutions and group norm.
+
+Padding is TensorFlow's "SAME" (computed from the size at hand, the odd pixel right and bottom), which is what the
+published hybrid weights were trained with.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+GROUPS = 32
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """Pads so that a convolution gives ceil(size / stride) outputs per axis."""
+    amounts: list[int] = []
+    for size in (x.shape[-1], x.shape[-2]):
+        total = max(((size + stride - 1) // stride - 1) * stride + kernel - size, 0)
+        amounts += [total // 2, total - total // 2]
+    return F.pad(x, amounts, value=value)
+
+
+class StdConv(nn.Conv2d):
+    """A convolution whose filters are brought to mean 0 and variance 1 on every call (weight standardisation)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1):
+        super().__init__(inputs, outputs, kernel, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        filters = self.weight.flatten(1)
+        filters = F.layer_norm(filters, filters.shape[1:], eps=1e-8).view_as(self.weight)
+        if self.kernel_size[0] > 1:
+            x = pad_same(x, self.kernel_size[0], self.stride[0])
+        return F.conv2d(x, filters, stride=self.stride)
+
+
+class Bottleneck(nn.Module):
+    """1×1 → 3×3 → 1×1 with a shortcut, each convolution followed by group norm."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        middle = outputs // 4
+        self.conv1, self.norm1 = StdConv(inputs, middle, 1), nn.GroupNorm(GROUPS, middle)
+        self.conv2, self.norm2 = StdConv(middle, middle, 3, stride), nn.GroupNorm(GROUPS, middle)
+        self.conv3, self.norm3 = StdConv(middle, outputs, 1), nn.GroupNorm(GROUPS, outputs)
+        changes = stride != 1 or inputs != outputs
+        self.conv_shortcut = StdConv(inputs, outputs, 1, stride) if changes else None
+        self.norm_shortcut = nn.GroupNorm(GROUPS, outputs) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        y = self.norm3(self.conv3(y))
+        if self.conv_shortcut is not None and self.norm_shortcut is not None:
+            x = self.norm_shortcut(self.conv_shortcut(x))
+        return F.relu(x + y)
+
+
+class ResNetStem(nn.Module):
+    """Root (7×7 convolution and max-pooling, stride 4), then one stage per entry of `blocks`, each halving but the first.
+
+    `blocks=()` leaves the root alone (R+Ti/16), (2, 2, 2, 2) is R26, (3, 4, 9) the R50 of R50+B/16.
+    """
+
+    def __init__(self, channels: int, blocks: tuple[int, ...], width: int = 64):
+        super().__init__()
+        self.conv, self.norm = StdConv(channels, width, 7, stride=2), nn.GroupNorm(GROUPS, width)
+        self.stages = nn.ModuleList()
+        inputs = width
+        for i, count in enumerate(blocks):
+            outputs = 4 * width * 2**i
+            strides = [1 if i == 0 else 2] + [1] * (count - 1)
+            stage = [Bottleneck(inputs if j == 0 else outputs, outputs, stride) for j, stride in enumerate(strides)]
+            self.stages.append(nn.Sequential(*stage))
+            inputs = outputs
+        self.out_channels = inputs
+        self.stride = stem_stride(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:  # B C H W -> B C' ⌈H/stride⌉ ⌈W/stride⌉
+        x = F.relu(self.norm(self.conv(x)))
+        x = F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+
+def stem_stride(blocks: tuple[int, ...]) -> int:
+    return 4 * 2 ** max(len(blocks) - 1, 0)

@@ -1,0 +1,335 @@
+"""Swin v1 and v2: attention inside windows that shift by half in every second block, on a pyramid of four stages.
+
+Any H×W: a feature map that the window does not divide is padded. Peers disagree on when, and the weights of each were
+trained its way, so the order is a named rule that travels with the weights:
+
+    torchvision   pad, then roll; the window keeps its size, and does not shift on a map that is not larger than it
+    timm          roll, then pad; the window shrinks to a map that is smaller, as `image_size` says
+
+Neither hides the padding from attention; `mask_padding=True` does.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.errors import VitrailError
+from vitrail.models.attention import Attention
+from vitrail.models.heads import Head
+from vitrail.models.layers import MLP, DropPath, PatchEmbed, ceil_div, check_image, drop_path_rates, init_weights, pair
+from vitrail.models.position import Grid, relative_index, resize_grid
+from vitrail.models.vit import check_layers
+
+MASKED = -100.0  # what the published models were trained with, rather than minus infinity
+
+
+@dataclass(frozen=True)
+class SwinSettings:
+    """Everything that decides the shape and the arithmetic of a `SwinTransformer`. The defaults are Swin-T."""
+
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: tuple[int, int] = (4, 4)
+    channels: int = 3
+    num_classes: int = 1000
+    width: int = 96  # of the first stage; doubles with every stage
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    heads: tuple[int, ...] = (3, 6, 12, 24)
+    window: tuple[int, int] = (7, 7)
+    mlp_ratio: float = 4.0
+    activation: str = "gelu"
+    version: int = 1  # 2: cosine attention, continuous relative bias, norm at the end of each branch
+    pretrained_window: tuple[int, ...] = ()  # v2, per stage: the window its bias was trained with, where another is used
+    padding: str = "torchvision"  # torchvision | timm
+    mask_padding: bool = False
+    position_rule: str = "hf"  # how a table of biases is resized when the window changes
+    norm_eps: float = 1e-5
+    qkv_bias: bool = True
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size", "window"):
+            object.__setattr__(self, name, pair(getattr(self, name), name))
+        for name in ("depths", "heads", "pretrained_window"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.depths) != len(self.heads):
+            raise VitrailError(f"depths {self.depths} and heads {self.heads} must name the same number of stages.")
+        if self.version not in (1, 2):
+            raise VitrailError(f"There are Swin versions 1 and 2, got version={self.version!r}.")
+        if self.padding not in ("torchvision", "timm"):
+            raise VitrailError(f'padding={self.padding!r} is not known; choose "torchvision" or "timm".')
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """How many pixels a token of the last stage spans."""
+        halvings = 2 ** (len(self.depths) - 1)
+        return self.patch_size[0] * halvings, self.patch_size[1] * halvings
+
+    @property
+    def grid(self) -> Grid:
+        """The token grid of the first stage."""
+        return ceil_div(self.image_size, self.patch_size)
+
+
+class RelativeBias(nn.Module):
+    """Swin v1: a learned bias per head and offset inside the window."""
+
+    def __init__(self, heads: int, window: Grid):
+        super().__init__()
+        self.window = window
+        self.table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), heads))
+        nn.init.trunc_normal_(self.table, std=0.02)
+        self.reset_buffers(torch.get_default_device())
+
+    def reset_buffers(self, device: torch.device | str) -> None:
+        self.register_buffer("index", relative_index(self.window, device), persistent=False)
+
+    def forward(self) -> Tensor:  # H n n
+        return self.table[self.index.flatten()].unflatten(0, self.index.shape).permute(2, 0, 1)
+
+
+class ContinuousBias(nn.Module):
+    """Swin v2: a small MLP from the log-spaced offset to the bias, so that it carries over to other windows."""
+
+    def __init__(self, heads: int, window: Grid, trained_window: Grid):
+        super().__init__()
+        self.window, self.trained_window = window, trained_window
+        self.fc1 = nn.Linear(2, 512)
+        self.fc2 = nn.Linear(512, heads, bias=False)
+        self.reset_buffers(torch.get_default_device())
+
+    def reset_buffers(self, device: torch.device | str) -> None:
+        def log_spaced(size: int, trained: int) -> Tensor:  # offsets -(size-1) … size-1, to sign·log2(8|x| + 1)/log2(8)
+            offset = torch.arange(-(size - 1), size, dtype=torch.float32, device=device) / max(trained - 1, 1) * 8
+            return offset.sign() * (offset.abs() + 1).log2() / math.log2(8)
+
+        rows = log_spaced(self.window[0], self.trained_window[0])
+        columns = log_spaced(self.window[1], self.trained_window[1])
+        offsets = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
+        self.register_buffer("offsets", offsets, persistent=False)
+        self.register_buffer("index", relative_index(self.window, device), persistent=False)
+
+    def forward(self) -> Tensor:  # H n n
+        table = 16 * torch.sigmoid(self.fc2(F.relu(self.fc1(self.offsets))))
+        return table[self.index.flatten()].unflatten(0, self.index.shape).permute(2, 0, 1)
+
+
+def window_mask(regions: list[Tensor], window: Grid) -> Tensor:
+    """Which pairs inside a window may not see each other, as -100 on the scores: [windows, 1, n, n].
+
+    `regions` labels the rows and the columns of the rolled and padded map; only tokens of equal labels belong together.
+    """
+    region = regions[0][:, None] * 4 + regions[1]
+    region = partition(region[None, ..., None], window).flatten(1)  # windows n
+    return torch.where(region[:, None, :] == region[:, :, None], 0.0, MASKED)[:, None]
+
+
+def partition(x: Tensor, window: Grid) -> Tensor:
+    """[B, h, w, D] -> [B·windows, n, D]."""
+    b, h, w, d = x.shape
+    x = x.view(b, h // window[0], window[0], w // window[1], window[1], d)
+    return x.transpose(2, 3).reshape(-1, window[0] * window[1], d)
+
+
+def unpartition(x: Tensor, window: Grid, grid: Grid) -> Tensor:
+    """The inverse of `partition`: [B·windows, n, D] -> [B, h, w, D]."""
+    rows, columns = grid[0] // window[0], grid[1] // window[1]
+    x = x.view(-1, rows, columns, window[0], window[1], x.shape[-1])
+    return x.transpose(2, 3).reshape(-1, grid[0], grid[1], x.shape[-1])
+
+
+class SwinBlock(nn.Module):
+    """Attention in (shifted) windows and an MLP, each with a norm and a residual."""
+
+    def __init__(
+        self, settings: SwinSettings, width: int, heads: int, window: Grid, trained_window: Grid, shift: Grid, drop_path: float
+    ):
+        super().__init__()
+        s = settings
+        self.version, self.padding, self.mask_padding = s.version, s.padding, s.mask_padding
+        self.window, self.shift = window, shift
+        self.norm1 = nn.LayerNorm(width, eps=s.norm_eps)
+        qkv_bias = "qv" if s.qkv_bias and s.version == 2 else s.qkv_bias
+        self.attention = Attention(
+            width, heads, qkv_bias, cosine=s.version == 2, dropout=s.dropout, attention_dropout=s.attention_dropout
+        )
+        self.bias = RelativeBias(heads, window) if s.version == 1 else ContinuousBias(heads, window, trained_window)
+        self.norm2 = nn.LayerNorm(width, eps=s.norm_eps)
+        self.mlp = MLP(width, round(width * s.mlp_ratio), s.activation, s.dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:  # B h w D
+        if self.version == 2:
+            x = x + self.drop_path(self.norm1(self.attend(x)))
+            return x + self.drop_path(self.norm2(self.mlp(x)))
+        x = x + self.drop_path(self.attend(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def attend(self, x: Tensor) -> Tensor:
+        real = (x.shape[1], x.shape[2])
+        bottom, right = -real[0] % self.window[0], -real[1] % self.window[1]
+        padded = (real[0] + bottom, real[1] + right)
+        shift = self.shift
+        if self.padding == "torchvision":
+            shift = tuple(0 if w >= p else s for s, w, p in zip(shift, self.window, padded, strict=True))
+        pad_first = self.padding == "torchvision"
+        if pad_first and padded != real:
+            x = F.pad(x, (0, 0, 0, right, 0, bottom))
+        if any(shift):
+            x = torch.roll(x, (-shift[0], -shift[1]), dims=(1, 2))
+        if not pad_first and padded != real:
+            x = F.pad(x, (0, 0, 0, right, 0, bottom))
+
+        bias = self.bias()[None]
+        windows = padded[0] // self.window[0] * (padded[1] // self.window[1])
+        if any(shift) or (self.mask_padding and padded != real):
+            regions = [self.regions(*sizes, x.device) for sizes in zip(padded, real, shift, strict=True)]
+            bias = bias + window_mask(regions, self.window)
+        x = self.attention(partition(x, self.window), bias, windows=windows)
+        x = unpartition(x, self.window, padded)
+
+        if not pad_first and padded != real:
+            x = x[:, : real[0], : real[1]]
+        if any(shift):
+            x = torch.roll(x, shift, dims=(1, 2))
+        if pad_first and padded != real:
+            x = x[:, : real[0], : real[1]]
+        return x
+
+    def regions(self, padded: int, real: int, shift: int, device: torch.device) -> Tensor:
+        """Labels of the places along one axis. After a roll the last `shift` places come from the other end of the
+        image; with `mask_padding`, the padding is a region of its own, wherever the roll has put it."""
+        place = torch.arange(padded, device=device)
+        label = (place >= padded - shift).long()
+        if self.mask_padding:
+            origin = (place + shift) % padded if self.padding == "torchvision" else place
+            label = label + 2 * (origin >= real)
+        return label
+
+
+class PatchMerging(nn.Module):
+    """Joins each 2×2 tokens into one of twice the width."""
+
+    def __init__(self, width: int, version: int, eps: float):
+        super().__init__()
+        self.version = version
+        self.reduction = nn.Linear(4 * width, 2 * width, bias=False)
+        self.norm = nn.LayerNorm(4 * width if version == 1 else 2 * width, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:  # B h w D -> B ⌈h/2⌉ ⌈w/2⌉ 2D
+        if x.shape[1] % 2 or x.shape[2] % 2:
+            x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
+        b, h, w, d = x.shape
+        # (column, row, channel) is the order in which the published weights read the four tokens.
+        x = x.view(b, h // 2, 2, w // 2, 2, d).permute(0, 1, 3, 4, 2, 5).reshape(b, h // 2, w // 2, 4 * d)
+        return self.reduction(self.norm(x)) if self.version == 1 else self.norm(self.reduction(x))
+
+
+class SwinTransformer(nn.Module):
+    """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, 8D] when `num_classes` is 0."""
+
+    prefix_tokens = 0
+
+    def __init__(self, settings: SwinSettings | None = None, **changes):
+        super().__init__()
+        s = replace(settings or SwinSettings(), **changes)
+        self.settings = s
+        self.gradient_checkpointing = False
+        self.patch = PatchEmbed(s.channels, s.width, s.patch_size)
+        self.norm_before = nn.LayerNorm(s.width, eps=s.norm_eps)
+        self.stages = nn.ModuleList()
+        self.merges = nn.ModuleList()
+        rates = drop_path_rates(s.drop_path, sum(s.depths))
+        for i, (depth, heads) in enumerate(zip(s.depths, s.heads, strict=True)):
+            width = s.width * 2**i
+            window, shift = stage_window(s, i)
+            trained = s.pretrained_window[i] if i < len(s.pretrained_window) and s.pretrained_window[i] else 0
+            blocks = [
+                SwinBlock(s, width, heads, window, (trained, trained) if trained else window, shift if j % 2 else (0, 0), rate)
+                for j, rate in enumerate(rates[sum(s.depths[:i]) :][:depth])
+            ]
+            self.stages.append(nn.Sequential(*blocks))
+            if i + 1 < len(s.depths):
+                self.merges.append(PatchMerging(width, s.version, s.norm_eps))
+        last = s.width * 2 ** (len(s.depths) - 1)
+        self.norm = nn.LayerNorm(last, eps=s.norm_eps)
+        self.head = Head(last, s.num_classes)
+        self.apply(init_weights)
+        if s.version == 2:
+            # Branches end in a norm whose gain starts at zero, so that training starts from the identity.
+            for block in self.blocks:
+                nn.init.zeros_(block.norm1.weight)
+                nn.init.zeros_(block.norm2.weight)
+
+    @property
+    def blocks(self) -> list[SwinBlock]:
+        """All blocks in order, over the stages."""
+        return [block for stage in self.stages for block in stage]
+
+    def token_grid(self, height: int, width: int) -> Grid:
+        """The grid of tokens in the last stage."""
+        return ceil_div((height, width), self.settings.stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.encode(self.embed(x))))
+
+    def embed(self, x: Tensor) -> Tensor:  # B C H W -> B h w D
+        check_image(x, self.settings.channels, self.settings.patch_size)
+        x = self.norm_before(self.patch(x))
+        return F.dropout(x, self.settings.dropout, self.training) if self.settings.dropout else x
+
+    def encode(self, x: Tensor, keep: dict[int, Tensor] | None = None) -> Tensor:
+        """Through all stages and the last norm: [B, h, w, D] -> [B, h/8, w/8, 8D]. Fills `keep` as in the ViT."""
+        count = 0
+        for i, stage in enumerate(self.stages):
+            if i > 0:
+                x = self.merges[i - 1](x)
+            for block in stage:
+                if self.gradient_checkpointing and self.training:
+                    x = checkpoint(block, x, use_reentrant=False)
+                else:
+                    x = block(x)
+                if keep is not None and count in keep:
+                    keep[count] = x
+                count += 1
+        return self.norm(x)
+
+    def pool(self, x: Tensor) -> Tensor:  # B h w D -> B D
+        return x.mean(dim=(1, 2))
+
+    def features(self, x: Tensor, layers: Iterable[int] = (-1,)) -> dict[str, Tensor]:
+        """Named intermediates, as in the ViT: `tokens/3` [B, N, D], `map/3` [B, D, h, w], `tokens`, `pooled`."""
+        layers = check_layers(layers, sum(self.settings.depths))
+        keep: dict[int, Tensor] = dict.fromkeys(layers, x)
+        last = self.encode(self.embed(x), keep)
+        out: dict[str, Tensor] = {}
+        for i in layers:
+            out[f"tokens/{i}"] = keep[i].flatten(1, 2)
+            out[f"map/{i}"] = keep[i].permute(0, 3, 1, 2)
+        return out | {"tokens": last.flatten(1, 2), "pooled": self.pool(last)}
+
+
+def stage_window(settings: SwinSettings, stage: int) -> tuple[Grid, Grid]:
+    """Window and shift of a stage. Under timm's rule both adapt to the map that `image_size` gives."""
+    window = settings.window
+    shift = (window[0] // 2, window[1] // 2)
+    if settings.padding == "torchvision":
+        return window, shift
+    grid = settings.grid
+    size = (grid[0] // 2**stage, grid[1] // 2**stage)
+    return (
+        (min(window[0], size[0]), min(window[1], size[1])),
+        (0 if size[0] <= window[0] else shift[0], 0 if size[1] <= window[1] else shift[1]),
+    )
+
+
+def resize_bias_table(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
+    """A v1 table for another window: [(2h-1)(2w-1), H] -> the same for `new`."""
+    offsets = table.unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
+    return resize_grid(offsets, (2 * new[0] - 1, 2 * new[1] - 1), rule).flatten(0, 1)

@@ -1,0 +1,295 @@
+"""The Vision Transformer. ViT, DeiT, the hybrid, CPVT, DINO, CLIP's and SigLIP's image towers are settings of it.
+
+    z_0   = [class; x_p1 E; …; x_pN E] + E_pos                (1)  embed
+    z'_l  = MSA(LN(z_{l-1})) + z_{l-1}                        (2)  Block, first half
+    z_l   = MLP(LN(z'_l)) + z'_l                              (3)  Block, second half
+    y     = LN(z_L)[class]                                    (4)  encode, pool
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.errors import VitrailError
+from vitrail.models.attention import Attention, Rotary
+from vitrail.models.heads import AttentionPool, Head
+from vitrail.models.layers import (
+    ACTIVATIONS,
+    MLP,
+    DropPath,
+    LayerScale,
+    PatchEmbed,
+    ceil_div,
+    check_image,
+    drop_path_rates,
+    init_weights,
+    pair,
+)
+from vitrail.models.position import KINDS, RULES, Grid, make_position
+from vitrail.models.resnet import ResNetStem, stem_stride
+
+
+@dataclass(frozen=True)
+class ViTSettings:
+    """Everything that decides the shape and the arithmetic of a `VisionTransformer`. The defaults are ViT-B/16."""
+
+    # Sizes are (height, width); one number stands for a square. Tables are made for image_size; a call may bring any.
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: tuple[int, int] = (16, 16)
+    channels: int = 3
+    num_classes: int = 1000  # 0: no head, the model gives the pooled features
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    mlp_ratio: float = 4.0
+    activation: str = "gelu"  # gelu | gelu_tanh | quick_gelu | relu | swiglu
+
+    patch_embed: str = "conv"  # conv | linear: the same map
+    patch_bias: bool = True
+    stem: tuple[int, ...] | None = None  # hybrid: blocks per stage of a ResNet; patch_size then counts on its feature map
+
+    position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
+    position_prefix: bool = True  # does a learned table have rows for the class and distillation tokens?
+    position_rule: str = "timm"  # how a table is resized to another grid: timm | hf | torchvision | google
+    rotary_base: float = 100.0
+
+    class_token: bool = True
+    distillation_token: bool = False
+    registers: int = 0
+    pool: str = "token"  # token | mean | attention
+
+    norm_first: bool = True  # pre-norm; False is the original Transformer's post-norm
+    norm_eps: float = 1e-6
+    norm_before: bool = False  # a norm before the blocks (CLIP)
+    norm_after_pool: bool = False  # the last norm acts on the pooled vector instead of the tokens (fine-tuned MAE)
+    qkv_bias: bool | str = True  # True | False | "qv"
+    qk_norm: bool = False
+    layer_scale: float | None = None  # initial value of the factor on each branch
+
+    head: str = "linear"  # linear | mlp: the pre-training head with one hidden layer
+    head_activation: str = "tanh"  # tanh (as in the paper) | gelu: of the mlp head
+    head_bias: bool = True
+
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0  # of the last block; rises linearly from 0 in the first
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
+        object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
+        if self.stem is not None:
+            object.__setattr__(self, "stem", tuple(self.stem))
+        choices: dict[str, Iterable[object]] = {
+            "activation": [*ACTIVATIONS, "swiglu"],
+            "patch_embed": ["conv", "linear"],
+            "position": KINDS,
+            "position_rule": RULES,
+            "pool": ["token", "mean", "attention"],
+            "qkv_bias": [True, False, "qv"],
+            "head": ["linear", "mlp"],
+            "head_activation": ["tanh", "gelu"],
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise VitrailError(f"{name}={getattr(self, name)!r} is not known; choose one of {[*allowed]}.")
+        if self.width % self.heads:
+            raise VitrailError(f"A width of {self.width} can't be divided among {self.heads} heads.")
+        if self.pool == "token" and not self.class_token:
+            raise VitrailError('pool="token" reads the class token; with class_token=False use pool="mean" or "attention".')
+        if self.distillation_token and self.pool != "token":
+            raise VitrailError('A distillation token goes with pool="token": both tokens have a head of their own.')
+        if "sincos" in self.position and self.width % 4:
+            raise VitrailError(f"Sine-cosine positions need a width that is a multiple of 4, got {self.width}.")
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """How many pixels a token spans, down and across."""
+        s = 1 if self.stem is None else stem_stride(self.stem)
+        return s * self.patch_size[0], s * self.patch_size[1]
+
+    @property
+    def grid(self) -> Grid:
+        """The token grid of an image of `image_size`: N = HW/P² when the patch divides it."""
+        return ceil_div(self.image_size, self.stride)
+
+    @property
+    def prefix_tokens(self) -> int:
+        return self.class_token + self.distillation_token + self.registers
+
+    @property
+    def mlp_width(self) -> int:
+        return round(self.width * self.mlp_ratio)
+
+
+class Block(nn.Module):
+    """One encoder layer: attention and MLP, each with a norm and a residual."""
+
+    def __init__(self, settings: ViTSettings, drop_path: float):
+        super().__init__()
+        s, eps = settings, settings.norm_eps
+        self.norm_first = s.norm_first
+        self.norm1 = nn.LayerNorm(s.width, eps=eps)
+        self.attention = Attention(
+            s.width,
+            s.heads,
+            qkv_bias=s.qkv_bias,
+            qk_norm=s.qk_norm,
+            norm_eps=eps,
+            dropout=s.dropout,
+            attention_dropout=s.attention_dropout,
+        )
+        self.norm2 = nn.LayerNorm(s.width, eps=eps)
+        self.mlp = MLP(s.width, s.mlp_width, s.activation, s.dropout)
+        self.scale1 = nn.Identity() if s.layer_scale is None else LayerScale(s.width, s.layer_scale)
+        self.scale2 = nn.Identity() if s.layer_scale is None else LayerScale(s.width, s.layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None) -> Tensor:  # B N D
+        if self.norm_first:
+            x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), bias, rotary)))
+            return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+        x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, bias, rotary))))
+        return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
+
+
+class VisionTransformer(nn.Module):
+    """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, D] when `num_classes` is 0."""
+
+    def __init__(self, settings: ViTSettings | None = None, **changes):
+        super().__init__()
+        s = replace(settings or ViTSettings(), **changes)
+        self.settings = s
+        self.gradient_checkpointing = False
+
+        self.stem = None if s.stem is None else ResNetStem(s.channels, s.stem)
+        channels = s.channels if self.stem is None else self.stem.out_channels
+        self.patch = PatchEmbed(channels, s.width, s.patch_size, s.patch_embed, s.patch_bias)
+        self.position = make_position(
+            s.position,
+            width=s.width,
+            heads=s.heads,
+            grid=s.grid,
+            prefix_tokens=s.prefix_tokens,
+            prefix_rows=s.class_token + s.distillation_token if s.position_prefix else 0,
+            rule=s.position_rule,
+            rotary_base=s.rotary_base,
+        )
+        self.class_token = learned_token(1, s.width) if s.class_token else None
+        self.distillation_token = learned_token(1, s.width) if s.distillation_token else None
+        self.registers = learned_token(s.registers, s.width) if s.registers else None
+        self.norm_before = nn.LayerNorm(s.width, eps=s.norm_eps) if s.norm_before else None
+        self.blocks = nn.ModuleList(Block(s, rate) for rate in drop_path_rates(s.drop_path, s.depth))
+        # In post-norm every block ends in a norm, so there is nothing left for a last one to do.
+        self.norm = nn.LayerNorm(s.width, eps=s.norm_eps) if s.norm_first and not s.norm_after_pool else None
+        self.pool_attention = (
+            AttentionPool(s.width, s.heads, s.mlp_width, s.activation, s.norm_eps) if s.pool == "attention" else None
+        )
+        self.norm_pool = nn.LayerNorm(s.width, eps=s.norm_eps) if s.norm_after_pool else None
+        hidden = s.head_activation if s.head == "mlp" else None
+        self.head = Head(s.width, s.num_classes, hidden, s.head_bias)
+        self.head_distillation = Head(s.width, s.num_classes) if s.distillation_token else None
+        self.apply(init_weights)
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens in front of the patches: class, distillation, registers."""
+        return self.settings.prefix_tokens
+
+    def token_grid(self, height: int, width: int) -> Grid:
+        """The grid of patch tokens that an image of this size is cut into."""
+        return ceil_div((height, width), self.settings.stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]; with a distillation token, the mean of the two heads, as DeiT does at inference."""
+        heads = self.forward_heads(x)
+        return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
+
+    def forward_heads(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The output of each head: one or, with a distillation token, (class head, distillation head)."""
+        tokens = self.encode(*self.embed(x))
+        logits = self.head(self.pool(tokens))
+        if self.head_distillation is None:
+            return (logits,)
+        return logits, self.head_distillation(tokens[:, 1])
+
+    def embed(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Eq. 1: the tokens [B, N, D] that enter the first block, and the grid h×w of those that are patches."""
+        patches = self.embed_patches(x)
+        grid = (patches.shape[1], patches.shape[2])
+        return self.add_prefix(patches.flatten(1, 2)), grid
+
+    def embed_patches(self, x: Tensor) -> Tensor:
+        """Patches with their positions added, [B, h, w, D]."""
+        check_image(x, self.settings.channels, self.settings.stride)
+        if self.stem is not None:
+            x = self.stem(x)
+        return self.position.add(self.patch(x))
+
+    def add_prefix(self, patches: Tensor) -> Tensor:
+        """Puts class, distillation and register tokens in front: [B, hw, D] -> [B, N, D]."""
+        prefix = [t for t in (self.class_token, self.distillation_token) if t is not None]
+        if prefix:
+            rows = self.position.prefix()
+            tokens = torch.cat(prefix, dim=1)
+            prefix = [tokens if rows is None else tokens + rows]
+        if self.registers is not None:
+            prefix.append(self.registers)
+        if prefix:
+            patches = torch.cat([*(t.expand(patches.shape[0], -1, -1) for t in prefix), patches], dim=1)
+        x = F.dropout(patches, self.settings.dropout, self.training) if self.settings.dropout else patches
+        return x if self.norm_before is None else self.norm_before(x)
+
+    def encode(self, x: Tensor, grid: Grid, keep: dict[int, Tensor] | None = None) -> Tensor:
+        """Eqs. 2 and 3, and the last norm: [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names."""
+        bias, rotary = self.position.bias(grid), self.position.rotary(grid)
+        for i, block in enumerate(self.blocks):
+            if self.gradient_checkpointing and self.training:
+                x = checkpoint(block, x, bias, rotary, use_reentrant=False)
+            else:
+                x = block(x, bias, rotary)
+            if i == 0 and self.settings.position == "conditional":
+                prefix, patches = x[:, : self.prefix_tokens], x[:, self.prefix_tokens :]
+                patches = self.position.between(patches.unflatten(1, grid), after_block=i)
+                x = torch.cat([prefix, patches.flatten(1, 2)], dim=1)
+            if keep is not None and i in keep:
+                keep[i] = x
+        return x if self.norm is None else self.norm(x)
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Eq. 4: one vector per image, [B, N, D] -> [B, D]."""
+        if self.pool_attention is not None:
+            x = self.pool_attention(tokens)
+        elif self.settings.pool == "mean":
+            x = tokens[:, self.prefix_tokens :].mean(dim=1)
+        else:
+            x = tokens[:, 0]
+        return x if self.norm_pool is None else self.norm_pool(x)
+
+    def features(self, x: Tensor, layers: Iterable[int] = (-1,)) -> dict[str, Tensor]:
+        """Named intermediates: for each layer `tokens/3` [B, N, D] and `map/3` [B, D, h, w], before the last norm;
+        then `tokens` [B, N, D] after it, and `pooled` [B, D]."""
+        layers = check_layers(layers, len(self.blocks))
+        keep: dict[int, Tensor] = dict.fromkeys(layers, x)
+        tokens, grid = self.embed(x)
+        tokens = self.encode(tokens, grid, keep)
+        out: dict[str, Tensor] = {}
+        for i in layers:
+            out[f"tokens/{i}"] = keep[i]
+            out[f"map/{i}"] = keep[i][:, self.prefix_tokens :].unflatten(1, grid).permute(0, 3, 1, 2)
+        return out | {"tokens": tokens, "pooled": self.pool(tokens)}
+
+
+def learned_token(count: int, width: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, width), std=0.02))
+
+
+def check_layers(layers: Iterable[int], depth: int) -> list[int]:
+    """Layer numbers counted from 0; negative ones from the end."""
+    chosen = [i + depth if i < 0 else i for i in layers]
+    if wrong := [i for i in chosen if not 0 <= i < depth]:
+        raise VitrailError(f"This model has layers 0 to {depth - 1}; there is no layer {wrong[0]}.")
+    return chosen
