@@ -1,0 +1,8 @@
+"""Train, adapt, look inside, and ship Vision Transformers."""
+
+from vitrail.errors import VitrailError
+from vitrail.models import capture, create_model, list_models
+from vitrail.weights import load_weights, save_weights
+
+__version__ = "0.1.0"
+__all__ = ["VitrailError", "capture", "create_model", "list_models", "load_weights", "save_weights"]

@@ -54,11 +54,11 @@ class Attention(nn.Module):
 
         Swin hands in its windows as samples, M of each image in a row, and says so in `windows`.
         """
-        b, n, _ = x.shape
         qkv_bias = self.qkv.bias
         if self.q_bias is not None and self.v_bias is not None:
             qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
-        q, k, v = F.linear(x, self.qkv.weight, qkv_bias).view(b, n, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        qkv = F.linear(x, self.qkv.weight, qkv_bias).unflatten(-1, (3, self.heads, -1))  # B N 3 H d
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
@@ -72,7 +72,7 @@ class Attention(nn.Module):
             attention = attention_map(q, k, bias, scale)
             self.sink(attention if windows is None else attention.unflatten(0, (-1, windows)))
         x = attend(q, k, v, bias, scale, self.attention_dropout if self.training else 0.0)
-        x = self.proj(x.transpose(1, 2).reshape(b, n, -1))
+        x = self.proj(x.transpose(1, 2).flatten(2))
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
@@ -124,10 +124,11 @@ def capture(model: nn.Module, layers: Iterable[int] | None = None) -> Iterator[A
     if wrong := [i for i in chosen if not 0 <= i < len(modules)]:
         raise VitrailError(f"This model has attention layers 0 to {len(modules) - 1}; there is no layer {wrong[0]}.")
     maps = AttentionMaps()
+    before = {i: modules[i].sink for i in chosen}  # a capture around this one goes on afterwards
     for i in chosen:
         modules[i].sink = lambda attention, i=i: maps.__setitem__(i, attention.detach())  # type: ignore[misc]
     try:
         yield maps
     finally:
-        for i in chosen:
-            modules[i].sink = None
+        for i, sink in before.items():
+            modules[i].sink = sink

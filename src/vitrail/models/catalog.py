@@ -101,7 +101,7 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
             return entries[candidate], {}
     if plain in aliases:
         return aliases[plain]
-    if (match := re.fullmatch(r"(.+)_(\d{2,4})", plain)) and match[1] in aliases:
+    if (match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain)) and match[1] in aliases:
         entry, implied = aliases[match[1]]
         return entry, {**implied, "image_size": int(match[2])}
     return None
@@ -311,6 +311,7 @@ def _dino() -> list[Entry]:
         timm_name = f"vit_{word}_patch16_dinov3"
         aliases = {f"{timm_name}_qkvb": {}, timm_name: {"qkv_bias": False}}
         hub = f"facebook/dinov3-vit{letter}16{'plus' if extra else ''}-pretrain-lvd1689m"
+        aliases[hub.split("/")[1].replace("-", "_")] = {}
         pre = Preprocessing(size=(256, 256), crop=1.0)
         entries.append(Entry(f"dinov3_{name}", settings, pre, hub, "dinov3-license", aliases))
     return entries

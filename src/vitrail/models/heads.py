@@ -23,9 +23,9 @@ class AttentionPool(nn.Module):
         self.mlp = MLP(width, mlp_width, activation)
 
     def forward(self, tokens: Tensor) -> Tensor:  # B N D -> B D
-        b, n, d = tokens.shape
+        b, _, d = tokens.shape
         q = self.q(self.query).expand(b, 1, d).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        k, v = self.kv(tokens).view(b, n, 2, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        k, v = self.kv(tokens).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         x = attend(q, k, v, bias=None, scale=q.shape[-1] ** -0.5, dropout=0.0)
         x = self.proj(x.transpose(1, 2).reshape(b, d))
         return x + self.mlp(self.norm(x))

@@ -4,7 +4,7 @@ Shape letters used throughout: B batch, C channels, H×W the image, h×w the tok
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -30,7 +30,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def pad_to_multiple(x: Tensor, size: tuple[int, int]) -> Tensor:
     """Zero-pads the last two dimensions, right and bottom, up to a multiple of `size`."""
-    bottom, right = -x.shape[-2] % size[0], -x.shape[-1] % size[1]
+    # Written with // rather than as -H % P: torch.export can then tell from H > P that there are two patches or more.
+    bottom = (x.shape[-2] + size[0] - 1) // size[0] * size[0] - x.shape[-2]
+    right = (x.shape[-1] + size[1] - 1) // size[1] * size[1] - x.shape[-1]
     # An exported graph must serve every size, so it may not branch on this one.
     if torch.compiler.is_exporting() or bottom or right:
         x = F.pad(x, (0, right, 0, bottom))
@@ -150,6 +152,23 @@ def check_image(x: Tensor, channels: int, smallest: tuple[int, int]) -> None:
             f"An image of {x.shape[2]}×{x.shape[3]} pixels is smaller than one patch of {smallest[0]}×{smallest[1]};"
             " enlarge the image, or use a model with smaller patches."
         )
+
+
+def check_settings(
+    settings: object, choices: dict[str, Iterable[object]], counts: dict[str, int], rates: Iterable[str]
+) -> None:
+    """Refuses, in one sentence, settings that no model can be built from: `choices` are names of a list, `counts` whole
+    numbers with a least value, `rates` probabilities."""
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            raise VitrailError(f"{name}={getattr(settings, name)!r} is not known; choose one of {[*allowed]}.")
+    for name, least in counts.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise VitrailError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    for name in rates:
+        if not 0 <= getattr(settings, name) <= 1:
+            raise VitrailError(f"{name} is a probability, between 0 and 1, got {getattr(settings, name)!r}.")
 
 
 def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]:

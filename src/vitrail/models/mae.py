@@ -30,8 +30,7 @@ class MAESettings(ViTSettings):
             raise VitrailError(f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}.")
         if self.stem is not None:
             raise VitrailError("MAE masks patches of the picture; a hybrid's stem would look behind the mask.")
-        if not 0 <= self.mask_ratio < 1:
-            raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {self.mask_ratio}.")
+        check_mask_ratio(self.mask_ratio)
 
     @property
     def encoder(self) -> ViTSettings:
@@ -84,6 +83,7 @@ class MaskedAutoencoder(nn.Module):
         b, h, w, d = patches.shape
         patches = patches.flatten(1, 2)
         ratio = self.settings.mask_ratio if mask_ratio is None else mask_ratio
+        check_mask_ratio(ratio)
         kept = max(1, int(h * w * (1 - ratio)))
         if noise is None:
             noise = torch.rand(b, h * w, device=x.device)
@@ -137,6 +137,11 @@ class MaskedAutoencoder(nn.Module):
         images = join_patches(painted.reshape(len(x), *grid, p, q, -1).permute(0, 1, 2, 5, 3, 4))
         hidden = mask.reshape(len(x), 1, *grid).repeat_interleave(p, 2).repeat_interleave(q, 3)
         return images[..., :height, :width], hidden[..., :height, :width]
+
+
+def check_mask_ratio(ratio: float) -> None:
+    if not 0 <= ratio < 1:
+        raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {ratio}.")
 
 
 def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:

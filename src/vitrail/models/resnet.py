@@ -11,10 +11,10 @@ GROUPS = 32
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """Pads so that a convolution gives ceil(size / stride) outputs per axis."""
+    """Pads so that a convolution (kernel ≥ stride) gives ceil(size / stride) outputs per axis."""
     amounts: list[int] = []
     for size in (x.shape[-1], x.shape[-2]):
-        total = max(((size + stride - 1) // stride - 1) * stride + kernel - size, 0)
+        total = ((size + stride - 1) // stride - 1) * stride + kernel - size
         amounts += [total // 2, total - total // 2]
     return F.pad(x, amounts, value=value)
 
@@ -28,9 +28,11 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         filters = self.weight.flatten(1)
         filters = F.layer_norm(filters, filters.shape[1:], eps=1e-8).view_as(self.weight)
-        if self.kernel_size[0] > 1:
-            x = pad_same(x, self.kernel_size[0], self.stride[0])
-        return F.conv2d(x, filters, stride=self.stride)
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if kernel == 1:
+            # Skipping by a slice, so that torch.export sees the same ceil(size / stride) as in the other branch.
+            return F.conv2d(x[..., ::stride, ::stride], filters)
+        return F.conv2d(pad_same(x, kernel, stride), filters, stride=stride)
 
 
 class Bottleneck(nn.Module):

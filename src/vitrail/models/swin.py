@@ -21,8 +21,19 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention
 from vitrail.models.heads import Head
-from vitrail.models.layers import MLP, DropPath, PatchEmbed, ceil_div, check_image, drop_path_rates, init_weights, pair
-from vitrail.models.position import Grid, relative_index, resize_grid
+from vitrail.models.layers import (
+    ACTIVATIONS,
+    MLP,
+    DropPath,
+    PatchEmbed,
+    ceil_div,
+    check_image,
+    check_settings,
+    drop_path_rates,
+    init_weights,
+    pair,
+)
+from vitrail.models.position import RULES, Grid, relative_index, resize_grid
 from vitrail.models.vit import check_layers
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
@@ -58,12 +69,19 @@ class SwinSettings:
             object.__setattr__(self, name, pair(getattr(self, name), name))
         for name in ("depths", "heads", "pretrained_window"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if len(self.depths) != len(self.heads):
-            raise VitrailError(f"depths {self.depths} and heads {self.heads} must name the same number of stages.")
-        if self.version not in (1, 2):
-            raise VitrailError(f"There are Swin versions 1 and 2, got version={self.version!r}.")
-        if self.padding not in ("torchvision", "timm"):
-            raise VitrailError(f'padding={self.padding!r} is not known; choose "torchvision" or "timm".')
+        choices: dict[str, Iterable[object]] = {
+            "activation": [*ACTIVATIONS, "swiglu"],
+            "version": [1, 2],
+            "padding": ["torchvision", "timm"],
+            "position_rule": RULES,
+        }
+        counts = {"channels": 1, "num_classes": 0, "width": 1}
+        check_settings(self, choices, counts, rates=["dropout", "attention_dropout", "drop_path"])
+        if not self.depths or len(self.depths) != len(self.heads):
+            raise VitrailError(f"depths {self.depths} and heads {self.heads} must name the same stages, one or more.")
+        for i, heads in enumerate(self.heads):
+            if heads < 1 or self.width * 2**i % heads:
+                raise VitrailError(f"A width of {self.width * 2**i} (stage {i}) can't be divided among {heads} heads.")
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -322,7 +340,7 @@ def stage_window(settings: SwinSettings, stage: int) -> tuple[Grid, Grid]:
     if settings.padding == "torchvision":
         return window, shift
     grid = settings.grid
-    size = (grid[0] // 2**stage, grid[1] // 2**stage)
+    size = (max(grid[0] // 2**stage, 1), max(grid[1] // 2**stage, 1))
     return (
         (min(window[0], size[0]), min(window[1], size[1])),
         (0 if size[0] <= window[0] else shift[0], 0 if size[1] <= window[1] else shift[1]),

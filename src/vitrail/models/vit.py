@@ -25,6 +25,7 @@ from vitrail.models.layers import (
     PatchEmbed,
     ceil_div,
     check_image,
+    check_settings,
     drop_path_rates,
     init_weights,
     pair,
@@ -93,9 +94,8 @@ class ViTSettings:
             "head": ["linear", "mlp"],
             "head_activation": ["tanh", "gelu"],
         }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise VitrailError(f"{name}={getattr(self, name)!r} is not known; choose one of {[*allowed]}.")
+        counts = {"channels": 1, "num_classes": 0, "width": 1, "depth": 1, "heads": 1, "registers": 0}
+        check_settings(self, choices, counts, rates=["dropout", "attention_dropout", "drop_path"])
         if self.width % self.heads:
             raise VitrailError(f"A width of {self.width} can't be divided among {self.heads} heads.")
         if self.pool == "token" and not self.class_token:
