@@ -4,7 +4,6 @@ import pytest
 import torch
 import transformers
 from transformers import AutoModelForImageClassification
-from transformers.models.vit_mae.modeling_vit_mae import get_2d_sincos_pos_embed
 
 import vitrail
 from tests.parity.peers import assert_same, pictures, shake
@@ -99,31 +98,38 @@ def test_folder_of_a_catalog_model_loads_as_an_image_classifier_with_labels(name
     assert read_checkpoint(tmp_path / "folder").labels == ["ant", "bee", "cat"]
 
 
-@pytest.mark.parametrize("norm_pix", [False, True])
-def test_mae_predicts_the_same_patches_and_loss_at_two_sizes_and_goes_back(norm_pix, tmp_path):
+@pytest.mark.parametrize(("norm_pix", "size"), [(False, 224), (True, 160)])
+def test_mae_predicts_the_same_patches_and_loss_and_goes_back(norm_pix, size, tmp_path):
     config = transformers.ViTMAEConfig(
-        **SIZED, decoder_hidden_size=96, decoder_num_hidden_layers=2, decoder_num_attention_heads=3, norm_pix_loss=norm_pix
+        **{**SIZED, "image_size": size},
+        decoder_hidden_size=96,
+        decoder_num_hidden_layers=2,
+        decoder_num_attention_heads=3,
+        norm_pix_loss=norm_pix,
     )
     torch.manual_seed(0)
-    reference = transformers.ViTMAEForPreTraining(config)
-    # This release leaves its tables at zero when it is not loading weights; the published ones hold its own formula.
-    for table in (reference.vit.embeddings.position_embeddings, reference.decoder.decoder_pos_embed):
-        table.data = torch.from_numpy(get_2d_sincos_pos_embed(table.shape[-1], 14, add_cls_token=True)).float()[None]
+    reference = transformers.ViTMAEForPreTraining(config).eval()
+    # This release leaves its tables at zero until it is asked to fill them.
+    reference.vit.embeddings.initialize_weights()
+    reference.decoder.initialize_weights(size**2 // 256)
     reference.save_pretrained(tmp_path / "theirs")
-    checkpoint = read_checkpoint(tmp_path / "theirs", norm_pix=norm_pix)
-    model = model_from(checkpoint)
+    model = model_from(read_checkpoint(tmp_path / "theirs"))
+    assert model.settings.norm_pix is norm_pix
     vitrail.save_weights(model, tmp_path / "ours", dialect="hf")
     back = transformers.ViTMAEForPreTraining.from_pretrained(tmp_path / "ours").eval()
-    for size in ((224, 224), (160, 224)):
-        images = pictures(*size)
-        noise = torch.rand(2, size[0] * size[1] // 256, generator=torch.Generator().manual_seed(3))
-        with torch.no_grad():
-            ours = model(images, noise=noise)
-            for peer in (reference.eval(), back):
-                theirs = peer(images, noise=noise, interpolate_pos_encoding=True)
-                assert torch.equal(ours.mask, theirs.mask)
-                assert_same(ours.prediction, theirs.logits)
-                assert abs(ours.loss - theirs.loss) < 1e-4 * theirs.loss
+    images = pictures(size, size)
+    noise = torch.rand(2, size**2 // 256, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        ours = model(images, noise=noise)
+        for peer in (reference, back):
+            theirs = peer(images, noise=noise)
+            assert torch.equal(ours.mask, theirs.mask)
+            assert_same(ours.prediction, theirs.logits)
+            assert abs(ours.loss - theirs.loss) < 1e-5 * theirs.loss
+        # At other sizes the encoders agree; transformers resizes the decoder's table as if the picture were one row.
+        noise = torch.rand(2, 10 * 16)
+        theirs = reference.vit(pictures(160, 256), noise=noise, interpolate_pos_encoding=True).last_hidden_state
+        assert_same(model.encode(pictures(160, 256), noise=noise)[0], theirs)
 
 
 def test_deit_without_a_distillation_head_is_read_exactly(tmp_path):
