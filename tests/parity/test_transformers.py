@@ -106,6 +106,7 @@ def test_mae_predicts_the_same_patches_and_loss_and_goes_back(norm_pix, size, tm
         decoder_hidden_size=96,
         decoder_num_hidden_layers=2,
         decoder_num_attention_heads=3,
+        decoder_intermediate_size=384,
         norm_pix_loss=norm_pix,
     )
     torch.manual_seed(0)

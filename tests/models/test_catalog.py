@@ -1,0 +1,244 @@
+"""Every entry of the catalog: its size, its names, its preprocessing; and each of them run, at reduced depth."""
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+from vitrail.errors import VitrailError
+from vitrail.models import MAESettings, SwinSettings, VisionTransformer, catalog, create_model, list_models, resolve
+from vitrail.models.catalog import cost, model_settings
+
+ENTRIES = list(catalog())
+TIMM = set(timm.list_models())
+
+# The counts that the papers' models are known by, at 1000 classes.
+PUBLISHED = {
+    "vit_b16": 86_567_656,
+    "vit_l16": 304_326_632,
+    "vit_h14": 632_045_800,
+    "deit_ti16": 5_717_416,
+    "deit_ti16_distilled": 5_910_800,
+    "swin_t": 28_288_354,
+    "swinv2_t": 28_347_154,
+}
+# Published nowhere in timm: CPVT (a ViT whose position table is a depth-wise 3×3 convolution), the small-image ViTs and
+# MAE with its decoder, by the sum over their parts.
+DERIVED = {
+    "cpvt_ti16": 5_717_416 - 197 * 192 + 10 * 192,
+    "cpvt_s16": 22_050_664 - 197 * 384 + 10 * 384,
+    "cpvt_b16": 86_567_656 - 197 * 768 + 10 * 768,
+    "vit_mini4": 9 * (4 * 192**2 + 4 * 192**2 + 192 * 9 + 384) + 49 * 192 + 67 * 192 + 384 + 193_000,
+    "vit_mini8": 9 * (4 * 192**2 + 4 * 192**2 + 192 * 9 + 384) + 193 * 192 + 67 * 192 + 384 + 193_000,
+    "mae_b16": 111_655_680 + 512,
+}
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def timms_name(entry):
+    """The name under which timm has this very model, if it does."""
+    size = entry.settings.image_size[0]
+    names = (f"{alias}{suffix}" for alias, implied in entry.aliases.items() if not implied for suffix in ("", f"_{size}"))
+    return next((name for name in names if name in TIMM), None)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_parameter_count_is_the_published_one(name):
+    entry, counts = catalog()[name], []
+    with torch.device("meta"):
+        model = create_model(name)
+        if theirs := timms_name(entry):
+            counts.append(parameters(timm.create_model(theirs, num_classes=entry.settings.num_classes)))
+    counts += [table[name] for table in (PUBLISHED, DERIVED) if name in table]
+    assert all(p.is_meta for p in model.parameters())
+    if counts:
+        assert {parameters(model)} == set(counts)
+    else:  # a size of ViT or MAE that nobody has published: the patch and the table alone differ from one that is
+        assert parameters(model) == by_parts(entry.settings)
+
+
+def by_parts(s):
+    """Patches, positions, class token, blocks, last norm, head; and for MAE, decoder instead of a head."""
+    pixels = s.patch_size[0] * s.patch_size[1] * s.channels
+
+    def block(d, hidden):
+        return 4 * d * d + 4 * d + 2 * d * hidden + hidden + d + 4 * d
+
+    total = (pixels + 1) * s.width + s.width + s.depth * block(s.width, s.mlp_width) + 2 * s.width
+    if isinstance(s, MAESettings):
+        d = s.decoder_width
+        return total + (s.width + 1) * d + d + s.decoder_depth * block(d, 4 * d) + 2 * d + (d + 1) * pixels
+    return total + (s.grid[0] * s.grid[1] + 1) * s.width + (s.width + 1) * s.num_classes
+
+
+def reduced(name):
+    """The entry at two blocks (per stage), and at half the heads where the full width would only cost time."""
+    s = catalog()[name].settings
+    if isinstance(s, SwinSettings):
+        return create_model(name, depths=(2,) * len(s.depths), width=s.width // s.heads[0] * 2, heads=(2, 4, 8, 16))
+    changes = {"width": s.width // s.heads * 4, "heads": 4} if s.width > 768 else {}
+    if isinstance(s, MAESettings):
+        changes |= {"decoder_depth": 1}
+    return create_model(name, depth=2, **changes)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_entry_runs_at_two_sizes_that_are_not_square(name):
+    model = reduced(name).eval()
+    s = model.settings
+    p, q = s.stride
+    for height, width in ((2 * p, 3 * q), (3 * p - 1, q + 2)):
+        x = torch.randn(2, s.channels, height, width)
+        padded = F.pad(x, (0, -width % q, 0, -height % p))
+        assert model_grid(model, height, width) == (padded.shape[2] // p, padded.shape[3] // q)
+        with torch.no_grad():
+            if isinstance(s, MAESettings):
+                noise = torch.rand(2, padded.shape[2] // p * (padded.shape[3] // q))
+                out, same = model(x, noise=noise).prediction, model(padded, noise=noise).prediction
+                assert out.shape == (2, noise.shape[1], 3 * p * q)
+            else:
+                features = model.features(x)
+                out, same = model(x), model(padded)
+                assert out.shape == (2, s.num_classes or features["pooled"].shape[1])
+                assert features["pooled"].isfinite().all() and features["pooled"].std() > 0.01
+                last = [value for key, value in features.items() if key.startswith("map/")][-1]
+                assert last.shape[2:] == (padded.shape[2] // p, padded.shape[3] // q)
+        assert out.isfinite().all() and (out[0] - out[1]).abs().max() > 1e-4
+        if isinstance(model, VisionTransformer) and model.stem is None or isinstance(s, MAESettings):
+            torch.testing.assert_close(out, same)  # padding by the model is padding by hand
+
+
+def model_grid(model, height, width):
+    return (model.encoder if isinstance(model.settings, MAESettings) else model).token_grid(height, width)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name", "implied"),
+    [
+        ("ViT-B/16", "vit_b16", {}),
+        ("ViT-Ti/16", "vit_ti16", {}),
+        ("B/16", "vit_b16", {}),
+        ("vit_l16", "vit_l16", {}),
+        ("ViT-g/14", "vit_g14", {}),
+        ("DeiT-Ti", "deit_ti16", {}),
+        ("R50+ViT-B/16", "r50_vit_b16", {}),
+        ("R26+S/32", "r26_vit_s32", {}),
+        ("Swin-T", "swin_t", {}),
+        ("SwinV2-B", "swinv2_b", {}),
+        # timm
+        ("vit_base_patch16_224", "vit_b16", {"image_size": 224}),
+        ("vit_base_patch16_384.augreg_in21k_ft_in1k", "vit_b16", {"image_size": 384}),
+        ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "vit_ti16", {"image_size": 224}),
+        ("deit_tiny_distilled_patch16_224.fb_in1k", "deit_ti16_distilled", {"image_size": 224}),
+        ("deit3_huge_patch14_224", "deit3_h14", {"image_size": 224}),
+        ("vit_small_r26_s32_384", "r26_vit_s32", {"image_size": 384}),
+        ("swin_base_patch4_window12_384", "swin_b", {"window": 12, "image_size": 384}),
+        ("swinv2_tiny_window16_256", "swinv2_t", {"window": 16, "image_size": 256}),
+        ("vit_giant_patch14_reg4_dinov2.lvd142m", "dinov2_g14_reg4", {}),
+        ("vit_small_patch16_dinov3", "dinov3_s16", {"qkv_bias": False}),
+        ("vit_base_patch32_clip_quickgelu_224.openai", "clip_b32", {"image_size": 224}),
+        ("vit_so400m_patch14_siglip_384", "siglip_so400m14", {"image_size": 384}),
+        # torchvision
+        ("vit_b_16", "vit_b16", {}),
+        ("vit_h_14", "vit_h14", {}),
+        ("swin_s", "swin_s", {}),
+        ("swin_v2_t", "swinv2_t", {}),
+        # Hugging Face
+        ("google/vit-base-patch16-224", "vit_b16", {"image_size": 224}),
+        ("google/vit-base-patch16-224-in21k", "vit_b16", {"image_size": 224}),
+        ("facebook/deit-base-distilled-patch16-384", "deit_b16_distilled", {"image_size": 384}),
+        ("microsoft/swin-large-patch4-window12-384-in22k", "swin_l", {"window": 12, "image_size": 384}),
+        ("microsoft/swinv2-tiny-patch4-window8-256", "swinv2_t", {"image_size": 256}),
+        ("facebook/vit-mae-large", "mae_l16", {}),
+        ("facebook/dinov2-base", "dinov2_b14", {}),
+        ("facebook/dinov2-with-registers-small", "dinov2_s14_reg4", {}),
+        ("facebook/dinov3-vith16plus-pretrain-lvd1689m", "dinov3_h16_plus", {}),
+        ("openai/clip-vit-large-patch14-336", "clip_l14", {"image_size": 336}),
+        ("google/siglip-base-patch16-224", "siglip_b16", {"image_size": 224}),
+    ],
+)
+def test_names_of_every_ecosystem_lead_to_the_entry(spelling, name, implied):
+    entry, changes = resolve(spelling)
+    assert (entry.name, changes) == (name, implied)
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if catalog()[name].hub])
+def test_the_hub_id_of_an_entry_is_a_name_of_it(name):
+    entry, changes = resolve(catalog()[name].hub)
+    assert entry.name == name
+    assert model_settings(entry.hub) == entry.settings, changes
+
+
+def test_no_two_entries_answer_to_one_name():
+    spellings = [s for entry in catalog().values() for s in (entry.name, *entry.aliases)]
+    assert len(spellings) == len(set(spellings)) + sum(entry.name in entry.aliases for entry in catalog().values())
+
+
+def test_what_a_name_implies_can_be_overruled():
+    assert model_settings("vit_base_patch16_384").grid == (24, 24)
+    assert model_settings("vit_base_patch16_384", image_size=(64, 32)).grid == (4, 2)
+    assert model_settings("ViT-B/16", position="rotary", num_classes=7).num_classes == 7
+
+
+def test_list_models_matches_patterns_and_keeps_the_order():
+    assert list_models() == ENTRIES and len(ENTRIES) > 60
+    assert list_models("swin_*") == ["swin_t", "swin_s", "swin_b", "swin_l"]
+    assert list_models("deit_*distilled") == ["deit_ti16_distilled", "deit_s16_distilled", "deit_b16_distilled"]
+    assert list_models("nothing*") == []
+
+
+def test_the_missions_models_are_all_there():
+    vits = {f"vit_{size}{patch}" for size in ("ti", "s", "b", "l", "h", "g") for patch in (8, 14, 16, 32)}
+    others = "deit_ti16 deit_s16 deit_b16 deit3_s16 deit3_b16 deit3_l16 deit3_h14 r_vit_ti16 r26_vit_s32 r50_vit_b16"
+    others += " r50_vit_l32 swin_t swin_s swin_b swin_l swinv2_t swinv2_s swinv2_b mae_b16 mae_l16 mae_h14"
+    others += " cpvt_ti16 cpvt_s16 cpvt_b16 vit_mini4 vit_mini8"
+    assert vits | set(others.split()) <= set(ENTRIES)
+    mini = catalog()["vit_mini4"].settings
+    assert (mini.image_size, mini.width, mini.depth, mini.heads, mini.mlp_ratio) == ((32, 32), 192, 9, 12, 2.0)
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if (catalog()[name].hub or "").startswith("timm/")])
+def test_preprocessing_and_licence_are_those_of_timms_weights(name):
+    entry = catalog()[name]
+    theirs = timm.get_pretrained_cfg(entry.hub.removeprefix("timm/"), allow_unregistered=False)
+    assert theirs.hf_hub_id == entry.hub
+    ours = entry.preprocessing
+    assert ours.size == entry.settings.image_size == theirs.input_size[1:]
+    assert (ours.mean, ours.std) == (theirs.mean, theirs.std)
+    assert (ours.crop, ours.interpolation, ours.fit) == (theirs.crop_pct, theirs.interpolation, "crop")
+    assert entry.licence == theirs.license
+    assert theirs.num_classes in (entry.settings.num_classes, 0)  # 0: weights of pre-training, without a head
+
+
+def test_multiply_adds_of_vit_b16_are_the_sum_over_its_matrices():
+    n, d = 197, 768
+    block = n * (3 * d * d + d * d + 2 * 4 * d * d) + 2 * n * n * d  # qkv, projection, MLP; QKᵀ and ·V
+    assert cost("vit_b16").multiply_adds == 196 * (16 * 16 * 3) * d + 12 * block + d * 1000
+    assert cost("vit_b16").parameters == 86_567_656
+    assert [cost(name).tokens for name in ("vit_b16", "deit_b16_distilled", "swin_t", "vit_l32")] == [197, 198, 3136, 50]
+
+
+def test_an_unknown_model_suggests_the_nearest():
+    with pytest.raises(VitrailError, match=r"There is no model named 'vit_b61'. Did you mean \"vit_b16\"\?"):
+        create_model("vit_b61")
+    with pytest.raises(VitrailError, match=r"Did you mean \"swin_tiny_patch4_window7\"\?"):
+        create_model("swin_tiny_patch4_windw7_224")
+    with pytest.raises(VitrailError, match="no model named 'resnet50'"):
+        create_model("resnet50")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "kind", "suggestion"),
+    [
+        ("vit_b16", "patchsize", "ViT", "patch_size"),
+        ("swin_t", "windows", "Swin", "window"),
+        ("mae_b16", "mask_ration", "MAE", "mask_ratio"),
+    ],
+)
+def test_an_unknown_setting_suggests_the_nearest(name, setting, kind, suggestion):
+    with pytest.raises(VitrailError) as error:
+        create_model(name, **{setting: 4})
+    assert str(error.value) == f"{setting!r} is not a setting of {kind} models. Did you mean \"{suggestion}\"?"
