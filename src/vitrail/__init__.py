@@ -2,7 +2,17 @@
 
 from vitrail.errors import VitrailError
 from vitrail.models import capture, create_model, list_models
+from vitrail.predict import Predictor, load
 from vitrail.weights import load_weights, save_weights
 
 __version__ = "0.1.0"
-__all__ = ["VitrailError", "capture", "create_model", "list_models", "load_weights", "save_weights"]
+__all__ = [
+    "Predictor",
+    "VitrailError",
+    "capture",
+    "create_model",
+    "list_models",
+    "load",
+    "load_weights",
+    "save_weights",
+]

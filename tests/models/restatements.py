@@ -45,7 +45,7 @@ def softmax(scores):
 
 
 def attention(x, m, bias=None, turn=None):
-    """[B, N, D] -> [B, N, D] and the maps [B, H, N, N], head by head. `bias` is [H, N, N], `turn` acts on q and on k."""
+    """[B, N, D] -> [B, N, D] and the maps [B, H, N, N], head by head. `bias` is [H, N, N], `turn` acts on q and k."""
     width, d = x.shape[-1], x.shape[-1] // m.heads
     zeros = torch.zeros(width, dtype=x.dtype)
     offsets = [zeros, zeros, zeros] if m.qkv.bias is None else m.qkv.bias.split(width)
@@ -54,9 +54,7 @@ def attention(x, m, bias=None, turn=None):
     outputs, maps = [], []
     for head in range(m.heads):
         rows = slice(head * d, (head + 1) * d)
-        q, k, v = (
-            x @ w[rows].T + b[rows] for w, b in zip(m.qkv.weight.split(width), offsets, strict=True)
-        )
+        q, k, v = (x @ w[rows].T + b[rows] for w, b in zip(m.qkv.weight.split(width), offsets, strict=True))
         if m.q_norm is not None:
             q, k = norm(q, m.q_norm), norm(k, m.k_norm)
         if turn is not None:
@@ -103,7 +101,7 @@ def patches(x, m):
 def vit_tokens(model, x, add=0.0, prefix_rows=None, bias=None, turn=None, between=None):
     """Eqs. 1 to 3: the tokens that leave the last block, [B, N, D], before the last norm.
 
-    `add` [hw, D] is added to the patches, `prefix_rows` [k, D] to class and distillation token, and `between` acts on all
+    `add` [hw, D] is added to the patches, `prefix_rows` [k, D] to class and distillation token; `between` acts on all
     tokens after the first block.
     """
     z = patches(x, model.patch) + add

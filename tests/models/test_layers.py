@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from restatements import ACTIVATIONS, image
 from torch import nn
 
+from tests.models.restatements import ACTIVATIONS, image
 from vitrail.models.layers import (
     MLP,
     DropPath,

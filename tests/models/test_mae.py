@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from restatements import block, image, linear, norm, patches, randomised
 
+from tests.models.restatements import block, image, linear, norm, patches, randomised
 from vitrail.models.mae import MaskedAutoencoder, patch_statistics
 
 TINY = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from restatements import class_logits, image, randomised, vit_tokens
 
+from tests.models.restatements import class_logits, image, randomised, vit_tokens
 from vitrail.models.attention import rotate
 from vitrail.models.position import (
     KINDS,
@@ -98,7 +98,13 @@ def relative_bias_by_hand(position, grid, prefix):
                 (r0, c0), (r1, c1) = divmod(query - prefix, w), divmod(key - prefix, w)
                 row = position.table[(r0 - r1 + h - 1) * (2 * w - 1) + c0 - c1 + w - 1]
             else:
-                row = position.table[-3] if key >= prefix else position.table[-2] if query >= prefix else position.table[-1]
+                row = (
+                    position.table[-3]
+                    if key >= prefix
+                    else position.table[-2]
+                    if query >= prefix
+                    else position.table[-1]
+                )
             bias[:, query, key] = row
     return bias
 
@@ -210,9 +216,7 @@ def test_googles_rule_is_linear_between_corners_that_stay():
     rows = np.stack(
         [[np.interp(down, np.arange(4), table[:, c, d].numpy()) for d in range(3)] for c in range(6)]
     )  # 6 3 9
-    expected = np.stack(
-        [[np.interp(across, np.arange(6), rows[:, d, r]) for d in range(3)] for r in range(9)]
-    )  # 9 3 2
+    expected = np.stack([[np.interp(across, np.arange(6), rows[:, d, r]) for d in range(3)] for r in range(9)])  # 9 3 2
     resized = resize_grid(table, (9, 2), "google")
     np.testing.assert_allclose(resized.numpy(), expected.transpose(0, 2, 1), atol=1e-6)
     torch.testing.assert_close(resized[[0, 0, -1, -1], [0, -1, 0, -1]], table[[0, 0, -1, -1], [0, -1, 0, -1]])

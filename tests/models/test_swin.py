@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from restatements import attention, image, linear, mlp, norm, randomised
 
+from tests.models.restatements import attention, image, linear, mlp, norm, randomised
 from vitrail.models import capture
 from vitrail.models.position import resize_grid
 from vitrail.models.swin import (
@@ -176,7 +176,9 @@ def test_merging_reads_four_neighbours_down_first_and_pads_odd_maps(version):
         for c in range(2):
             corners = [(0, 0), (1, 0), (0, 1), (1, 1)]  # (down, across), in the order of the published weights
             four = torch.cat([padded[:, 2 * r + down, 2 * c + across] for down, across in corners], -1)
-            expected = linear(norm(four, m.norm), m.reduction) if version == 1 else norm(linear(four, m.reduction), m.norm)
+            expected = (
+                linear(norm(four, m.norm), m.reduction) if version == 1 else norm(linear(four, m.reduction), m.norm)
+            )
             torch.testing.assert_close(out[:, r, c], expected, rtol=0, atol=1e-12)
 
 

@@ -1,11 +1,11 @@
-"""The Vision Transformer against the paper's equations in float64, and its behaviour at sizes, in training, with options."""
+"""The Vision Transformer against the paper's equations in float64; then sizes, features, and what training adds."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from restatements import attention, class_logits, image, linear, mlp, norm, randomised, vit_tokens
 from torch import nn
 
+from tests.models.restatements import attention, class_logits, image, linear, mlp, norm, randomised, vit_tokens
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
 TINY = {"image_size": (12, 20), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}  # grid 3×5

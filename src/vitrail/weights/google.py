@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import torch
 
-from vitrail.errors import VitrailError
+from vitrail.models.catalog import HALF
 from vitrail.weights.rules import Layout, Operation, Rule, Tensors
 
 
 def read_only(read: Callable[[Tensors], Tensors]) -> Operation:
     def write(_: Tensors) -> Tensors:
-        raise VitrailError("Google's .npz files can be read, not written; save with dialect vitrail, timm, hf or torchvision.")
+        raise NotImplementedError("Google's layout is read, not written")
 
     return Operation(read, write)
 
@@ -73,14 +73,15 @@ RULES = (
     *stem_unit(),
 )
 
-
 LAYOUTS = [
     Layout(
         "google",
         "vit",
         (MSA + "query/kernel",),
         RULES,
-        {"position_rule": "google", "norm_eps": 1e-6},
-        older=((r"^(opt/target|params)/", ""),),
+        {"position_rule": "google", "norm_eps": 1e-6, "activation": "gelu"},
+        HALF,
+        ignore=r"^opt/state/",
+        older=((r"^opt/target/", ""),),
     ),
 ]

@@ -45,6 +45,8 @@ DEIT = (
     Rule("head.output.{p}", "cls_classifier.{p}"),
     Rule("head_distillation.output.{p}", "distillation_classifier.{p}"),
 )
+# DeiTForImageClassification keeps the distillation token but reads nothing from it: a register.
+DEIT_ALONE = (Rule("registers", "embeddings.distillation_token"), *(r for r in VIT if r is not EMBEDDINGS[1]))
 MAE = (
     *prefixed("encoder.", "vit.", [*EMBEDDINGS, *block("encoder.layer.{i}.")]),
     Rule("mask_token", "decoder.mask_token"),
@@ -146,43 +148,49 @@ SWIN_V2 = (
 )
 
 QUERY = LAYER + "attention.attention.query.weight"
-SELF = "attention.self.query.weight"
+SELF = THEIRS + "attention.self."
+TOWER_QUERY = TOWER_LAYER + "self_attn.q_proj.weight"
 OTHER_HEADS = r"^(text_model|logit_|text_projection|embeddings\.mask_token$)|position_ids$"
-BUFFERS = r"relative_position_index|relative_coords_table|mask_token$|^pooler\."
+SWIN_BUFFERS = r"relative_position_index|relative_coords_table|mask_token$|^pooler\."
 
 
-def _layout(family: str, signature: tuple[str, ...], rules: tuple[Rule, ...], eps: float, prefixes: str, ignore: str) -> Layout:
-    facts: dict[str, object] = {"norm_eps": eps}
-    facts |= {"padding": "torchvision"} if "swin" in family else {"position_rule": "hf"}
-    if rules[0] is DINOV3[0]:
-        facts["position"] = "rotary"
-    return Layout("hf", family, signature, rules, facts, ignore, prefixes=prefixes)
+def _vit(signature: tuple[str, ...], rules: tuple[Rule, ...], eps: float, prefixes: str) -> Layout:
+    facts = {"position_rule": "hf", "norm_eps": eps}
+    return Layout("hf", "vit", signature, rules, facts, ignore=OTHER_HEADS, prefixes=prefixes)
 
+
+def _dinov3(signature: str, rules: tuple[Rule, ...]) -> Layout:
+    facts = {"position": "rotary", "norm_eps": 1e-5}
+    return Layout("hf", "vit", (signature,), rules, facts, ignore=OTHER_HEADS, prefixes="model|dinov3_vit")
+
+
+def _swin(version: str, signature: tuple[str, ...], rules: tuple[Rule, ...]) -> Layout:
+    facts = {"padding": "torchvision", "norm_eps": 1e-5}
+    return Layout("hf", version, signature, rules, facts, ignore=SWIN_BUFFERS, prefixes=version)
+
+
+DINOV2_PREFIX = "dinov2(_with_registers)?"
 
 # By transformers' model type; those that look alike, the more particular first.
 BY_TYPE = {
-    "vit_mae": _layout("mae", ("decoder.decoder_embed.weight",), MAE, 1e-12, "", r"embeddings\.mask_token$"),
-    "deit": _layout("vit", ("distillation_classifier.weight", QUERY), DEIT, 1e-12, "deit", OTHER_HEADS),
-    "dinov2_gated": _layout(
-        "vit", (QUERY, LAYER + "mlp.weights_in.weight"), DINOV2 + DINOV2_GATED, 1e-6, "dinov2(_with_registers)?", OTHER_HEADS
+    "vit_mae": Layout(
+        "hf",
+        "mae",
+        ("decoder.decoder_embed.weight",),
+        MAE,
+        {"position_rule": "hf", "norm_eps": 1e-12},
+        ignore=r"embeddings\.mask_token$",
     ),
-    "dinov2": _layout(
-        "vit", (QUERY, LAYER + "layer_scale1.lambda1"), DINOV2 + DINOV2_MLP, 1e-6, "dinov2(_with_registers)?", OTHER_HEADS
-    ),
-    "vit": _layout("vit", (QUERY,), VIT, 1e-12, "vit|deit", OTHER_HEADS),
-    "dinov3_gated": _layout(
-        "vit", ("layer.{i}.mlp.gate_proj.weight",), DINOV3 + DINOV3_GATED, 1e-5, "model|dinov3_vit", OTHER_HEADS
-    ),
-    "dinov3_vit": _layout(
-        "vit", ("layer.{i}.attention.q_proj.weight",), DINOV3 + DINOV3_MLP, 1e-5, "model|dinov3_vit", OTHER_HEADS
-    ),
-    "siglip_vision_model": _layout(
-        "vit", (TOWER_LAYER + "self_attn.q_proj.weight", "head.probe"), SIGLIP, 1e-6, "vision_model", OTHER_HEADS
-    ),
-    "clip_vision_model": _layout(
-        "vit", (TOWER_LAYER + "self_attn.q_proj.weight", "pre_layrnorm.weight"), CLIP, 1e-5, "vision_model", OTHER_HEADS
-    ),
-    "swinv2": _layout("swinv2", (THEIRS + SELF, THEIRS + "attention.self.logit_scale"), SWIN_V2, 1e-5, "swinv2", BUFFERS),
-    "swin": _layout("swin", (THEIRS + SELF,), SWIN, 1e-5, "swin", BUFFERS),
+    "deit": _vit(("distillation_classifier.weight", QUERY), DEIT, 1e-12, "deit"),
+    "deit_alone": _vit(("embeddings.distillation_token", "classifier.weight", QUERY), DEIT_ALONE, 1e-12, "deit"),
+    "dinov2_gated": _vit((QUERY, LAYER + "mlp.weights_in.weight"), DINOV2 + DINOV2_GATED, 1e-6, DINOV2_PREFIX),
+    "dinov2": _vit((QUERY, LAYER + "layer_scale1.lambda1"), DINOV2 + DINOV2_MLP, 1e-6, DINOV2_PREFIX),
+    "vit": _vit((QUERY,), VIT, 1e-12, "vit|deit"),
+    "dinov3_gated": _dinov3("layer.{i}.mlp.gate_proj.weight", DINOV3 + DINOV3_GATED),
+    "dinov3": _dinov3("layer.{i}.attention.q_proj.weight", DINOV3 + DINOV3_MLP),
+    "siglip": _vit((TOWER_QUERY, "head.probe"), SIGLIP, 1e-6, "vision_model"),
+    "clip": _vit((TOWER_QUERY, "pre_layrnorm.weight"), CLIP, 1e-5, "vision_model"),
+    "swinv2": _swin("swinv2", (SELF + "query.weight", SELF + "logit_scale"), SWIN_V2),
+    "swin": _swin("swin", (SELF + "query.weight",), SWIN),
 }
 LAYOUTS = list(BY_TYPE.values())

@@ -1,15 +1,21 @@
 """transformers' `config.json` and `preprocessor_config.json`: what they tell us, and how we write them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings
+from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
+from vitrail.weights.hf import BY_TYPE
+from vitrail.weights.limits import PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs
+from vitrail.weights.rules import Layout
 
+# Of several that mean the same, the first is the one we write.
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",
 }
@@ -30,36 +36,42 @@ WORDS = {
 }
 # A config may leave out what equals the default of its type (SigLIP's do).
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "vit": {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "image_size": 224},
-    "deit": {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "image_size": 224},
-    "vit_mae": {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "decoder_num_attention_heads": 16, "norm_pix_loss": False},
+    "vit": {"num_attention_heads": 12, "layer_norm_eps": 1e-12},
+    "deit": {"num_attention_heads": 12, "layer_norm_eps": 1e-12},
+    "vit_mae": {
+        "num_attention_heads": 12,
+        "layer_norm_eps": 1e-12,
+        "decoder_num_attention_heads": 16,
+        "norm_pix_loss": False,
+    },
     "dinov2": {"num_attention_heads": 12, "layer_norm_eps": 1e-6},
     "dinov2_with_registers": {"num_attention_heads": 12, "layer_norm_eps": 1e-6},
-    "dinov3_vit": {"num_attention_heads": 6, "layer_norm_eps": 1e-5, "rope_theta": 100.0},
-    "clip_vision_model": {"num_attention_heads": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "image_size": 224},
+    "dinov3_vit": {"num_attention_heads": 6, "layer_norm_eps": 1e-5, "rope_theta": 100.0, "image_size": 224},
+    "clip_vision_model": {"num_attention_heads": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
     "siglip_vision_model": {"num_attention_heads": 12, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
-    "swin": {"layer_norm_eps": 1e-5, "window_size": 7},
-    "swinv2": {"layer_norm_eps": 1e-5, "window_size": 7},
+    "swin": {"layer_norm_eps": 1e-5, "window_size": 7, "image_size": 224},
+    "swinv2": {"layer_norm_eps": 1e-5, "window_size": 7, "image_size": 224},
 }
 TOWERS = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}
 
 
 def settings_from(config: dict[str, Any]) -> dict[str, Any]:
     """The settings that a config states; shapes tell the rest."""
-    kind = config.get("model_type", "")
+    kind = config.get("model_type")
     if "vision_config" in config:  # CLIP and SigLIP with their text half
-        kind, config = TOWERS.get(kind, kind), config["vision_config"]
+        kind, config = TOWERS.get(str(kind), kind), config["vision_config"]
     if kind not in DEFAULTS:
         raise VitrailError(f"config.json says model_type {kind!r}; known are {', '.join([*DEFAULTS, *TOWERS])}.")
     config = {**DEFAULTS[kind], **config}
     facts = {ours: config[theirs] for theirs, ours in WORDS.items() if config.get(theirs) is not None}
-    for name in ("heads", "pretrained_window", "image_size", "window"):
-        if isinstance(facts.get(name), list):
-            facts[name] = tuple(facts[name])
+    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
     if kind == "dinov2_with_registers":  # the one class there that resizes with anti-aliasing
         facts["position_rule"] = "timm"
     if not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
-        facts["activation"] = ACTIVATIONS.get(config.get("hidden_act", "gelu"), "gelu")
+        word = config.get("hidden_act", "gelu")
+        if word not in ACTIVATIONS:
+            raise VitrailError(f"config.json says hidden_act {word!r}; known are {', '.join(ACTIVATIONS)}.")
+        facts["activation"] = ACTIVATIONS[word]
     return facts
 
 
@@ -82,10 +94,11 @@ def preprocessing_from(config: dict[str, Any], size: tuple[int, int]) -> Preproc
         target = pair(config["crop_size"]) or size
         short = resized.get("shortest_edge") or resized.get("height") if isinstance(resized, dict) else resized
         crop, fit = min(1.0, target[0] / (short or target[0])), "crop"
+    normalised = config.get("do_normalize", True)
     return Preprocessing(
         size=target,
-        mean=tuple(config.get("image_mean", (0.5, 0.5, 0.5))),
-        std=tuple(config.get("image_std", (0.5, 0.5, 0.5))),
+        mean=tuple(config.get("image_mean") or (0.5, 0.5, 0.5)) if normalised else (0.0, 0.0, 0.0),
+        std=tuple(config.get("image_std") or (0.5, 0.5, 0.5)) if normalised else (1.0, 1.0, 1.0),
         crop=crop,
         interpolation=RESAMPLING.get(config.get("resample", 3), "bicubic"),
         fit=fit,
@@ -93,7 +106,7 @@ def preprocessing_from(config: dict[str, Any], size: tuple[int, int]) -> Preproc
 
 
 def preprocessor_config(pre: Preprocessing) -> dict[str, Any]:
-    """The inverse: for transformers' image processors."""
+    """The inverse: for transformers' image processors, which crop or stretch."""
     crop = pre.fit == "crop"
     height, width = pre.size
     common = {
@@ -104,7 +117,7 @@ def preprocessor_config(pre: Preprocessing) -> dict[str, Any]:
         "do_normalize": True,
         "image_mean": list(pre.mean),
         "image_std": list(pre.std),
-        "resample": {name: number for number, name in RESAMPLING.items()}[pre.interpolation],
+        "resample": {name: number for number, name in RESAMPLING.items()}.get(pre.interpolation, 3),
         "size": {"height": height, "width": width},
     }
     if crop:
@@ -119,121 +132,127 @@ def preprocessor_config(pre: Preprocessing) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A transformers class that can express some of our settings."""
+    """A transformers class, and the settings that it can express."""
 
     model_type: str
     architecture: str
-    layout: str  # key of hf.BY_TYPE
-    prefix: str  # put in front of every name but those of the heads
-    needs: dict[str, Any]  # settings it can't do otherwise
-    extra: dict[str, Any] = field(default_factory=dict)
+    layout: str  # key of BY_TYPE
+    needs: Needs
+    prefix: str = ""  # put in front of every name but those of the heads
 
 
-PLAIN: dict[str, Any] = {
-    "stem": None,
-    "patch_bias": True,
-    "position": "learned",
-    "class_token": True,
-    "distillation_token": False,
-    "registers": 0,
-    "pool": "token",
-    "norm_first": True,
-    "norm_before": False,
-    "norm_after_pool": False,
-    "qkv_bias": True,
-    "qk_norm": False,
-    "layer_scale": None,
-    "head": "linear",
-}
-SCALED = {key: value for key, value in PLAIN.items() if key not in ("layer_scale", "registers")} | {"num_classes": 0}
-TOWER = {**PLAIN, "num_classes": 0}
+def given(value: object) -> bool:
+    return value is not None
+
+
+FEATURES = {**PLAIN, "num_classes": 0}  # a class without a classifier
+SCALED = {**FEATURES, "layer_scale": given}
+GATED = {**SCALED, "activation": "swiglu"}
+ROTARY = {"position": "rotary", "qkv_bias": "qv", "registers": given}
+REGISTERS, SWIN = "Dinov2WithRegistersModel", "ForImageClassification"
+TEACHER = "DeiTForImageClassificationWithTeacher"
 
 VIT_KINDS = [
-    Kind("vit", "ViTForImageClassification", "vit", "vit.", PLAIN),
-    Kind("deit", "DeiTForImageClassificationWithTeacher", "deit", "deit.", {**PLAIN, "distillation_token": True}),
-    Kind("dinov2", "Dinov2Model", "dinov2", "", {**SCALED, "registers": 0}),
-    Kind("dinov2_with_registers", "Dinov2WithRegistersModel", "dinov2", "", SCALED),
-    Kind("dinov3_vit", "DINOv3ViTModel", "dinov3_vit", "", {**SCALED, "position": "rotary", "qkv_bias": "qv"}),
-    Kind("clip_vision_model", "CLIPVisionModel", "clip_vision_model", "", {**TOWER, "norm_before": True, "patch_bias": False}),
-    Kind(
-        "siglip_vision_model", "SiglipVisionModel", "siglip_vision_model", "", {**TOWER, "class_token": False, "pool": "attention"}
-    ),
+    Kind("vit", "ViTForImageClassification", "vit", PLAIN, "vit."),
+    Kind("deit", TEACHER, "deit", {**PLAIN, "distillation_token": True}, "deit."),
+    Kind("dinov2", "Dinov2Model", "dinov2", SCALED),
+    Kind("dinov2", "Dinov2Model", "dinov2_gated", GATED),
+    Kind("dinov2_with_registers", REGISTERS, "dinov2", {**SCALED, "registers": given}),
+    Kind("dinov2_with_registers", REGISTERS, "dinov2_gated", {**GATED, "registers": given}),
+    Kind("dinov3_vit", "DINOv3ViTModel", "dinov3", {**SCALED, **ROTARY}),
+    Kind("dinov3_vit", "DINOv3ViTModel", "dinov3_gated", {**GATED, **ROTARY}),
+    Kind("clip_vision_model", "CLIPVisionModel", "clip", {**FEATURES, "norm_before": True, "patch_bias": False}),
+    Kind("siglip_vision_model", "SiglipVisionModel", "siglip", {**FEATURES, "class_token": False, "pool": "attention"}),
 ]
-MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", "", {**PLAIN, "position": "sincos"})
-SWIN_KINDS = {
-    1: Kind("swin", "SwinForImageClassification", "swin", "swin.", {}),
-    2: Kind("swinv2", "Swinv2ForImageClassification", "swinv2", "swinv2.", {}),
-}
+MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "position": "sincos"})
 
 
 def kind_of(settings: Settings) -> Kind:
-    """The transformers class for these settings; refuses, naming the setting, what none of them can do."""
+    """The transformers class for these settings; refuses, naming the settings, what none of them can do."""
     if isinstance(settings, SwinSettings):
-        return SWIN_KINDS[settings.version]
+        # Its v2 fits windows to the image as timm does, and pads as torchvision does.
+        padding = "timm" if settings.version == 2 and shrinks(settings) else "torchvision"
+        name = "swin" if settings.version == 1 else "swinv2"
+        kind = Kind(name, f"{name.capitalize()}{SWIN}", name, {}, f"{name}.")
+        refuse_misfits(settings, {**swin_needs(settings, padding), "window": square}, f"transformers' {kind.architecture}")
+        return kind
     kinds = [MAE_KIND] if isinstance(settings, MAESettings) else VIT_KINDS
-    misfits = []
-    for kind in kinds:
-        wrong = [f"{key}={getattr(settings, key)!r}" for key, value in kind.needs.items() if getattr(settings, key) != value]
-        if not wrong:
-            return kind
-        misfits.append((len(wrong), kind.architecture, wrong))
-    _, architecture, wrong = min(misfits)
-    raise VitrailError(
-        f"transformers has no class for this model: the nearest, {architecture}, can't do {', '.join(wrong)};"
-        " save it with dialect vitrail or timm instead."
-    )
+    nearest = min(kinds, key=lambda kind: len(misfits(settings, kind.needs)))
+    refuse_misfits(settings, nearest.needs, f"transformers' {nearest.architecture}, its nearest class,")
+    return nearest
+
+
+def layout_for(settings: Settings) -> Layout:
+    """The layout of that class on disk, its names without the prefix."""
+    return BY_TYPE[kind_of(settings).layout]
+
+
+def named_for(settings: Settings, name: str) -> str:
+    heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
+    return name if name.startswith(heads) else kind_of(settings).prefix + name
 
 
 def config_from(settings: Settings, labels: list[str] | None) -> dict[str, Any]:
     """A `config.json` from which transformers builds the same model."""
-
-    def number(size: tuple[int, int]) -> int | list[int]:
-        return size[0] if size[0] == size[1] else list(size)
-
     kind = kind_of(settings)
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = labels or [f"LABEL_{i}" for i in range(settings.num_classes)]
     config: dict[str, Any] = {
         "model_type": kind.model_type,
         "architectures": [kind.architecture],
-        "image_size": number(settings.image_size),
-        "patch_size": number(settings.patch_size),
+        "image_size": _number(settings.image_size),
+        "patch_size": _number(settings.patch_size),
         "num_channels": settings.channels,
         "layer_norm_eps": settings.norm_eps,
         "qkv_bias": bool(settings.qkv_bias),
-        "hidden_act": activation.get(settings.activation, "gelu"),
+        "hidden_act": activation.get(settings.activation, "silu"),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: i for i, name in enumerate(names)},
     }
-    if settings.num_classes:
-        names = labels or [f"LABEL_{i}" for i in range(settings.num_classes)]
-        config |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-    if isinstance(settings, SwinSettings):
-        if settings.window[0] != settings.window[1]:
-            raise VitrailError(f"transformers has square windows only, not {settings.window}.")
-        config |= {
-            "embed_dim": settings.width,
-            "depths": list(settings.depths),
-            "num_heads": list(settings.heads),
-            "window_size": settings.window[0],
-            "mlp_ratio": settings.mlp_ratio,
-            "drop_path_rate": settings.drop_path,
-            "hidden_size": settings.width * 2 ** (len(settings.depths) - 1),
-        }
-        if settings.version == 2:
-            config["pretrained_window_sizes"] = list(settings.pretrained_window or [0] * len(settings.depths))
-        return config
+    return config | (_swin(settings) if isinstance(settings, SwinSettings) else _vit(settings, kind.model_type))
+
+
+def _number(size: tuple[int, int]) -> int | list[int]:
+    return size[0] if size[0] == size[1] else list(size)
+
+
+def _swin(settings: SwinSettings) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "embed_dim": settings.width,
+        "depths": list(settings.depths),
+        "num_heads": list(settings.heads),
+        "window_size": settings.window[0],
+        "mlp_ratio": settings.mlp_ratio,
+        "drop_path_rate": settings.drop_path,
+        "hidden_size": settings.width * 2 ** (len(settings.depths) - 1),
+    }
+    if settings.version == 2:
+        config["pretrained_window_sizes"] = list(settings.pretrained_window or [0] * len(settings.depths))
+    return config
+
+
+def _vit(settings: ViTSettings, model_type: str) -> dict[str, Any]:
     gated = settings.activation == "swiglu"
-    config |= {
+    config: dict[str, Any] = {
         "hidden_size": settings.width,
         "num_hidden_layers": settings.depth,
         "num_attention_heads": settings.heads,
         "intermediate_size": settings.mlp_width,
     }
-    if kind.model_type.startswith("dinov2"):
-        config |= {"mlp_ratio": round(settings.mlp_ratio * (1.5 if gated else 1)), "use_swiglu_ffn": gated}
-    if kind.model_type.startswith("dino"):
+    if model_type.startswith("dinov2"):
+        # Here the hidden width follows from a whole ratio; if it is gated, two thirds of it, in steps of eight.
+        ratio = round(settings.mlp_ratio * (1.5 if gated else 1))
+        width = (int(settings.width * ratio * 2 / 3) + 7) // 8 * 8 if gated else settings.width * ratio
+        if width != settings.mlp_width:
+            raise VitrailError(
+                f"transformers' Dinov2Model can't do mlp_ratio={settings.mlp_ratio!r} at a width of {settings.width};"
+                " save it with dialect vitrail instead."
+            )
+        config |= {"mlp_ratio": ratio, "use_swiglu_ffn": gated}
+    if model_type.startswith("dino"):
         config |= {"layerscale_value": settings.layer_scale, "num_register_tokens": settings.registers}
-    if kind.model_type == "dinov3_vit":
+    if model_type == "dinov3_vit":
         config |= {"use_gated_mlp": gated, "rope_theta": settings.rotary_base, "key_bias": False}
-        config["hidden_act"] = "silu" if gated else config["hidden_act"]
     if isinstance(settings, MAESettings):
         config |= {
             "decoder_hidden_size": settings.decoder_width,

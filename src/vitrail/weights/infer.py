@@ -2,56 +2,82 @@
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.layers import ceil_div
+from vitrail.models.position import Grid
 from vitrail.models.resnet import stem_stride
+from vitrail.models.swin import stage_window
 from vitrail.weights.rules import State
 
-CLASSES: dict[str, type] = {"vit": ViTSettings, "mae": MAESettings, "swin": SwinSettings, "swinv2": SwinSettings}
+CLASSES: dict[str, type[Settings]] = {
+    "vit": ViTSettings,
+    "mae": MAESettings,
+    "swin": SwinSettings,
+    "swinv2": SwinSettings,
+}
 
 
-def infer(state: State, family: str) -> dict[str, Any]:
-    """The settings that shapes decide. Head counts of a ViT, norm epsilons and the like leave no trace in them."""
+def infer(state: State, family: str, stated: Iterable[Grid] = (), supposed: Iterable[Grid] = ()) -> dict[str, Any]:
+    """The settings that shapes decide. Head counts of a ViT, norm epsilons and the like leave no trace in them.
+
+    A table tells how many positions it has but not their grid. Image sizes that are `stated` are tried first, then a
+    square, then those that are only `supposed`.
+    """
+    sizes = [*stated], [*supposed]
     try:
         if family == "mae":
-            encoder = _vit({k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")})
+            encoder = _vit({k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}, *sizes)
             width = state["decoder_embed.weight"].shape[0]
             depth = _count(state, r"decoder_blocks\.(\d+)\.")
             return {**encoder, "decoder_width": width, "decoder_depth": depth, "position": "sincos"}
-        return _vit(state) if family == "vit" else _swin(state, 2 if family == "swinv2" else 1)
+        return _vit(state, *sizes) if family == "vit" else _swin(state, 2 if family == "swinv2" else 1, *sizes)
     except KeyError as error:
-        raise VitrailError(f"The checkpoint is incomplete: it has no {error}.") from None
+        raise VitrailError(f"the checkpoint is incomplete: it has no {error.args[0]}") from None
+    except (ValueError, IndexError, ZeroDivisionError):
+        raise VitrailError("the shapes of its tensors are not those of a Vision Transformer") from None
 
 
-def agrees(settings: Settings, inferred: dict[str, Any]) -> bool:
-    """Could a model of these settings have the inferred shapes? Sizes of image, input and output may differ."""
-    for key, value in inferred.items():
-        if key in ("image_size", "num_classes", "channels", "head", "head_bias", "position_prefix", "pool", "norm_after_pool"):
+# What shapes, or a config, decide about the architecture itself. Sizes of image, input and output may differ.
+ARCHITECTURE = (
+    *("width", "depth", "depths", "heads", "patch_size", "stem", "mlp_ratio", "activation", "position", "pool", "version"),
+    *("class_token", "distillation_token", "registers", "norm_before", "qk_norm", "layer_scale", "qkv_bias", "patch_bias"),
+    *("decoder_width", "decoder_depth"),
+)
+
+
+def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
+    """What is known of a file and could not be so in a model of these settings, as `width 192 (not 768)`."""
+    different = []
+    for key in ARCHITECTURE:
+        if key not in known or not hasattr(settings, key):
             continue
-        expected = getattr(settings, key, None)
+        value, expected = known[key], getattr(settings, key)
         if key == "layer_scale":
             same = (expected is None) == (value is None)
         elif key == "mlp_ratio":
-            same = math.isclose(expected or 0, value, rel_tol=1e-3)
-        elif key == "activation":
+            same = math.isclose(expected, value, rel_tol=1e-3)
+        elif key == "activation":  # only a gate leaves a trace
             same = (expected == "swiglu") == (value == "swiglu")
-        elif key == "window":
-            same = max(expected) >= max(value) if expected else False
+        elif key == "pool":  # token and mean pooling can be exchanged, attention has weights of its own
+            same = (expected == "attention") == (value == "attention")
         else:
             same = expected == value
         if not same:
-            return False
-    # A pooling with weights of its own can't be mistaken; token and mean pooling can.
-    return (getattr(settings, "pool", None) == "attention") == (inferred.get("pool") == "attention")
+            different.append(f"{key} {value} (not {expected})")
+    return different
 
 
 def _count(state: State, pattern: str) -> int:
     return 1 + max((int(m[1]) for name in state if (m := re.match(pattern, name))), default=-1)
 
 
-def _vit(state: State) -> dict[str, Any]:
+def _vit(state: State, stated: list[Grid], supposed: list[Grid]) -> dict[str, Any]:
     width, channels, p, q = state["patch.weight"].shape
     stem = None
     if "stem.conv.weight" in state:
@@ -75,30 +101,50 @@ def _vit(state: State) -> dict[str, Any]:
         "qk_norm": "blocks.0.attention.q_norm.weight" in state,
         "layer_scale": 1e-5 if "blocks.0.scale1.gamma" in state else None,
         "qkv_bias": "qv" if "blocks.0.attention.q_bias" in state else "blocks.0.attention.qkv.bias" in state,
-        "head": "mlp" if "head.hidden.weight" in state and "head.output.weight" in state else "linear",
-        "num_classes": state["head.output.weight"].shape[0] if "head.output.weight" in state else 0,
-        "head_bias": "head.output.weight" not in state or "head.output.bias" in state,
+        **_head(state),
     }
+    settings["head"] = "mlp" if "head.hidden.weight" in state and settings["num_classes"] else "linear"
+    settings["head_bias"] = "head.output.bias" in state or not settings["num_classes"]
     if fc1.shape[0] == 2 * fc2.shape[1]:
         settings["activation"] = "swiglu"
     if "pool_attention.query" in state:
         settings["pool"] = "attention"
-    elif settings["norm_after_pool"] or not settings["class_token"]:
-        settings["pool"] = "mean"
-    if "position.table" in state and state["position.table"].ndim == 3:
-        settings["position"] = "learned"
-        rows = state["position.table"].shape[1]
-        prefix = settings["class_token"] + settings["distillation_token"]
-        stride = 1 if stem is None else stem_stride(stem)
-        for has_prefix in (True, False):
-            side = math.isqrt(rows - prefix * has_prefix)
-            if side * side == rows - prefix * has_prefix:
-                settings |= {"position_prefix": has_prefix, "image_size": (side * p * stride, side * q * stride)}
-                break
-    return settings
+    else:
+        settings["pool"] = "mean" if settings["norm_after_pool"] or not settings["class_token"] else "token"
+    stride = 1 if stem is None else stem_stride(stem)
+    return settings | _position(state, settings, (p * stride, q * stride), stated, supposed)
 
 
-def _swin(state: State, version: int) -> dict[str, Any]:
+def _head(state: State) -> dict[str, Any]:
+    return {"num_classes": state["head.output.weight"].shape[0] if "head.output.weight" in state else 0}
+
+
+def _position(
+    state: State, settings: dict[str, Any], stride: Grid, stated: list[Grid], supposed: list[Grid]
+) -> dict[str, Any]:
+    if "position.rows" in state:
+        grid = len(state["position.rows"]), len(state["position.columns"])
+        return {"position": "factorised", "image_size": (grid[0] * stride[0], grid[1] * stride[1])}
+    if "position.conv.weight" in state:
+        return {"position": "conditional"}
+    if "position.table" not in state:
+        return {"position": "none"}
+    table = state["position.table"]
+    if table.ndim == 2:
+        return {"position": "relative", "heads": table.shape[1]}
+    rows = table.shape[1]
+    tokens = settings["class_token"] + settings["distillation_token"]
+    counts = [rows - tokens, rows, rows - tokens - settings["registers"]]  # of patches, as tokens in front have rows
+    sides = [math.isqrt(max(count, 0)) for count in counts]
+    squares = [(side * stride[0], side * stride[1]) for side in sides]
+    for size in [*stated, *squares, *supposed]:
+        grid = ceil_div(size, stride)
+        if grid[0] * grid[1] in counts:
+            return {"position": "learned", "position_prefix": grid[0] * grid[1] != rows, "image_size": size}
+    raise VitrailError(f"its table of {rows} positions is not that of a square image; say which: image_size=(height, width)")
+
+
+def _swin(state: State, version: int, stated: list[Grid], supposed: list[Grid]) -> dict[str, Any]:
     width, channels, p, q = state["patch.weight"].shape
     stages = _count(state, r"stages\.(\d+)\.")
     head_of = "attention.logit_scale" if version == 2 else "bias.table"
@@ -111,9 +157,34 @@ def _swin(state: State, version: int) -> dict[str, Any]:
         "depths": tuple(_count(state, rf"stages\.{i}\.(\d+)\.") for i in range(stages)),
         "heads": tuple(heads),
         "mlp_ratio": state["stages.0.0.mlp.fc1.weight"].shape[0] / width,
-        "num_classes": state["head.output.weight"].shape[0] if "head.output.weight" in state else 0,
+        "qkv_bias": any(f"stages.0.0.attention.{name}" in state for name in ("qkv.bias", "q_bias")),
+        **_head(state),
     }
-    if version == 1:
-        side = (math.isqrt(max(state[f"stages.{i}.0.bias.table"].shape[0] for i in range(stages))) + 1) // 2
-        settings["window"] = (side, side)
+    if version == 2:
+        return settings | {"image_size": size for size in stated[:1]}
+    rows = [len(state[f"stages.{i}.0.bias.table"]) for i in range(stages)]
+    sides = [(math.isqrt(count) + 1) // 2 for count in rows]  # of a square window
+    settings["window"] = (max(sides), max(sides))
+    last = (sides[-1] * p * 2 ** (stages - 1), sides[-1] * q * 2 ** (stages - 1))
+    for size in [*stated, *supposed, (224, 224), last]:
+        shape = SwinSettings(**{**settings, "padding": "timm", "image_size": size})
+        windows = [stage_window(shape, i)[0] for i in range(stages)]
+        if [(2 * h - 1) * (2 * w - 1) for h, w in windows] == rows:
+            return settings | {"image_size": size}
     return settings
+
+
+def windows_from(buffers: dict[str, Tensor]) -> dict[str, Any]:
+    """Swin v2 keeps no trace of its window in what it learns. The official files and torchvision's hold the offsets inside
+    it as a buffer: sign(x)·log2(8|x| + 1)/3 with x the offset over that of the window it was trained with."""
+    tables = [table for name, table in sorted(buffers.items()) if name.endswith(".0.attn.relative_coords_table")]
+    if not tables:
+        return {}
+    window = tables[0].shape[1] // 2 + 1, tables[0].shape[2] // 2 + 1
+    trained = []
+    for table in tables:
+        side = table.shape[1] // 2 + 1
+        furthest = (2 ** (3 * table[0, -1, 0, 0].item()) - 1) / 8
+        trained.append(round((side - 1) / furthest) + 1 if furthest else side)
+    sides = [table.shape[1] // 2 + 1 for table in tables]
+    return {"window": window, "pretrained_window": () if trained == sides else tuple(trained)}

@@ -7,8 +7,9 @@ tensors what the other keeps in one, the rule lists them and says how they are p
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class Operation:
 
 
 SAME = Operation(list, list)
-# Three matrices stacked into the one that makes q, k and v; and two for k and v.
+# Three matrices stacked into the one that makes q, k and v; two into the gate and the value of a gated MLP.
 STACK3 = Operation(lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(3)))
 STACK2 = Operation(lambda t: [torch.cat(t)], lambda t: list(t[0].chunk(2)))
 
@@ -118,15 +119,16 @@ def prefixed(prefix: str, their_prefix: str, rules: Iterable[Rule]) -> list[Rule
 
 @dataclass(frozen=True)
 class Layout:
-    """How one ecosystem names the weights of one family of models, and which arithmetic goes with them."""
+    """How one ecosystem names the weights of one family of models, and what goes with them unsaid."""
 
     dialect: str  # timm | hf | torchvision | google | vitrail
     family: str  # vit | swin | swinv2 | mae
     signature: tuple[str, ...]  # templates that such a file has a tensor for
-    rules: tuple[Rule, ...]
-    facts: dict[str, object]  # settings that the weights were trained under and no shape tells
+    rules: tuple[Rule, ...] | None  # None: the names are our own
+    facts: dict[str, Any]  # settings that the weights were trained under and no shape tells
+    preprocessing: dict[str, Any] = field(default_factory=dict)  # what all published weights of this layout expect
     ignore: str = r"$^"  # names that hold nothing to learn: buffers, heads of other tasks
-    older: tuple[tuple[str, str], ...] = ()  # spellings of earlier releases: (pattern, replacement)
+    older: tuple[tuple[str, str], ...] = ()  # other spellings of the same: (pattern, replacement)
     prefixes: str = ""  # module names that may stand in front
 
     def clean(self, name: str) -> str:
@@ -144,6 +146,8 @@ class Layout:
     def read(self, state: State) -> tuple[State, list[str]]:
         """Our names for what the file holds, and the names that no rule knows."""
         theirs = {self.clean(name): tensor for name, tensor in state.items()}
+        if self.rules is None:
+            return theirs, []
         out: State = {}
         left = {name for name in theirs if not re.search(self.ignore, name)}
         for rule in self.rules:
@@ -156,7 +160,7 @@ class Layout:
         """Their names for our weights, and those of ours that they have no place for."""
         out: State = {}
         left = set(state)
-        for rule in self.rules:
+        for rule in self.rules or ():
             found, used = rule.write(state)
             out |= found
             left -= used

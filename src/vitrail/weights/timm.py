@@ -1,5 +1,10 @@
 """timm's names, which the official DeiT, DeiT-III, DINOv2, MAE and Swin files share but for a few spellings."""
 
+from typing import Any
+
+from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.catalog import IMAGENET
+from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs, ungated
 from vitrail.weights.rules import STACK2, Layout, Rule, prefixed
 
 NORM_MLP = [
@@ -45,7 +50,10 @@ VIT = [
 ]
 
 # The hybrid's ResNet. Without stages (R+Ti/16) timm calls the root `backbone`, with them `backbone.stem`.
-ROOT = [Rule("stem.conv.weight", "patch_embed.backbone.conv.weight"), Rule("stem.norm.{p}", "patch_embed.backbone.norm.{p}")]
+ROOT = [
+    Rule("stem.conv.weight", "patch_embed.backbone.conv.weight"),
+    Rule("stem.norm.{p}", "patch_embed.backbone.norm.{p}"),
+]
 UNIT = "patch_embed.backbone.stages.{i}.blocks.{j}."
 STEM = [
     Rule("stem.conv.weight", "patch_embed.backbone.stem.conv.weight"),
@@ -104,13 +112,15 @@ def swin(downsample: str, head: str) -> list[Rule]:
     ]
 
 
-TIMM_SWIN = tuple(swin("layers.{i+1}.downsample.", "head.fc.{p}"))
-OFFICIAL_SWIN = tuple(swin("layers.{i}.downsample.", "head.{p}"))
+# timm writes no arithmetic into its files; these are the settings of its classes.
+VIT_FACTS = {"position_rule": "timm", "norm_eps": 1e-6}
+CLIP_FACTS = {"position_rule": "timm", "norm_eps": 1e-5}
+DINOV3_FACTS = {"position": "rotary", "norm_eps": 1e-5}
+# Facebook resizes by bicubic interpolation: MAE and DINOv2 as transformers does, DINOv2 with registers as timm does.
+FACEBOOK_FACTS = {"position_rule": "hf", "norm_eps": 1e-6}
+# The official Swin fits its windows to the image as timm does, and takes no image that would have to be padded.
+SWIN_FACTS = {"padding": "timm", "norm_eps": 1e-5}
 
-VIT_FACTS: dict[str, object] = {"position_rule": "timm"}
-DINOV3_FACTS: dict[str, object] = {"norm_eps": 1e-5, "position": "rotary"}
-SWIN_FACTS: dict[str, object] = {"padding": "timm", "norm_eps": 1e-5}
-OFFICIAL_FACTS: dict[str, object] = {"padding": "torchvision", "norm_eps": 1e-5}
 SWIN_BUFFERS = r"attn_mask|relative_position_index|relative_coords_table|k_bias$"
 OLDER = (
     (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT-III
@@ -120,19 +130,98 @@ OLDER = (
 )
 
 BLOCK = "blocks.{i}.attn.qkv.weight"
-TABLE = "layers.{i}.blocks.{j}.attn.relative_position_bias_table"
-CONTINUOUS = "layers.{i}.blocks.{j}.attn.cpb_mlp.2.weight"
+PATCH = "patch_embed.proj.weight"
+TABLE_V1 = "layers.{i}.blocks.{j}.attn.relative_position_bias_table"
+MLP_V2 = "layers.{i}.blocks.{j}.attn.cpb_mlp.2.weight"
+OFFICIAL = "layers.0.downsample.norm.weight"  # timm's first stage merges nothing
+
+
+def _vit(
+    signature: tuple[str, ...], facts: dict[str, Any], rules: list[Rule] = VIT, preprocessing: dict[str, Any] | None = None
+) -> Layout:
+    ignore = r"^mask_token$|k_bias$"
+    return Layout("timm", "vit", (*signature, BLOCK), tuple(rules), facts, preprocessing or {}, ignore, OLDER)
+
+
+def _swin(version: str, signature: tuple[str, ...], rules: list[Rule]) -> Layout:
+    return Layout("timm", version, signature, tuple(rules), SWIN_FACTS, ignore=SWIN_BUFFERS)
+
+
+PLAIN_VIT = _vit((PATCH,), VIT_FACTS)
+ROOT_HYBRID = _vit(("patch_embed.backbone.conv.weight",), VIT_FACTS, [*ROOT, *VIT])
+HYBRID = _vit(("patch_embed.backbone.stem.conv.weight",), VIT_FACTS, [*STEM, *VIT])
+EVA_SIGNATURE = ("blocks.{i}.gamma_1", "reg_token")
+EVA_PLAIN = Layout("timm", "vit", (*EVA_SIGNATURE, BLOCK), tuple(DINOV3), DINOV3_FACTS, ignore="k_bias$")
+EVA_GATED = Layout(
+    "timm", "vit", (*EVA_SIGNATURE, "blocks.{i}.mlp.fc1_g.weight"), tuple(DINOV3_GATED), DINOV3_FACTS, ignore="k_bias$"
+)
+MASKED = Layout("timm", "mae", ("decoder_embed.weight", BLOCK), tuple(MAE), FACEBOOK_FACTS)
+TIMM_SWIN = swin("layers.{i+1}.downsample.", "head.fc.{p}")
+OFFICIAL_SWIN = swin("layers.{i}.downsample.", "head.{p}")
+SWIN = {1: _swin("swin", (TABLE_V1,), TIMM_SWIN), 2: _swin("swinv2", (MLP_V2,), TIMM_SWIN)}
 
 # In the order of trial: the more particular signature first.
 LAYOUTS = [
-    Layout("timm", "mae", ("decoder_embed.weight", BLOCK), tuple(MAE), {"position_rule": "hf"}),
-    Layout("timm", "vit", ("blocks.{i}.gamma_1", "blocks.{i}.mlp.fc1_g.weight"), tuple(DINOV3_GATED), DINOV3_FACTS, "k_bias$"),
-    Layout("timm", "vit", ("blocks.{i}.gamma_1", "reg_token", BLOCK), tuple(DINOV3), DINOV3_FACTS, "k_bias$"),
-    Layout("timm", "vit", ("patch_embed.backbone.conv.weight", BLOCK), (*ROOT, *VIT), VIT_FACTS),
-    Layout("timm", "vit", ("patch_embed.backbone.stem.conv.weight", BLOCK), (*STEM, *VIT), VIT_FACTS),
-    Layout("timm", "vit", (BLOCK, "patch_embed.proj.weight"), tuple(VIT), VIT_FACTS, r"^mask_token$", OLDER),
-    Layout("timm", "swin", (TABLE, "layers.0.downsample.norm.weight"), OFFICIAL_SWIN, OFFICIAL_FACTS, SWIN_BUFFERS),
-    Layout("timm", "swin", (TABLE,), TIMM_SWIN, SWIN_FACTS, SWIN_BUFFERS),
-    Layout("timm", "swinv2", (CONTINUOUS, "layers.0.downsample.norm.weight"), OFFICIAL_SWIN, OFFICIAL_FACTS, SWIN_BUFFERS),
-    Layout("timm", "swinv2", (CONTINUOUS,), TIMM_SWIN, SWIN_FACTS, SWIN_BUFFERS),
+    MASKED,
+    EVA_GATED,
+    EVA_PLAIN,
+    ROOT_HYBRID,
+    HYBRID,
+    _vit((PATCH, "norm_pre.weight"), CLIP_FACTS),
+    _vit((PATCH, "mask_token", "reg_token"), VIT_FACTS),
+    _vit((PATCH, "mask_token"), FACEBOOK_FACTS),
+    _vit((PATCH, "cls_token", "fc_norm.weight"), VIT_FACTS, preprocessing=IMAGENET),  # fine-tuned MAE
+    PLAIN_VIT,
+    _swin("swin", (TABLE_V1, OFFICIAL), OFFICIAL_SWIN),
+    SWIN[1],
+    _swin("swinv2", (MLP_V2, OFFICIAL), OFFICIAL_SWIN),
+    SWIN[2],
 ]
+
+POOLS = {"token": "token", "avg": "mean", "map": "attention"}
+
+
+def settings_from(config: dict[str, Any]) -> dict[str, Any]:
+    """What timm's `config.json` says that no shape tells."""
+    facts: dict[str, Any] = {}
+    if config.get("global_pool") in POOLS:
+        facts["pool"] = POOLS[config["global_pool"]]
+    heads = config.get("model_args", {}).get("num_heads")
+    if heads is not None:
+        facts["heads"] = tuple(heads) if isinstance(heads, list) else heads
+    return facts
+
+
+def layout_for(settings: Settings) -> Layout:
+    """The layout that timm's class for these settings loads; refuses what none of its arguments can bring about."""
+    if isinstance(settings, SwinSettings):
+        refuse_misfits(settings, swin_needs(settings, padding="timm"), "timm's SwinTransformer")
+        return SWIN[settings.version]
+    if isinstance(settings, MAESettings):
+        refuse_misfits(settings, {name: need for name, need in PLAIN.items() if name != "pool"}, "The official MAE")
+        return MASKED
+    if settings.position == "rotary":
+        refuse_misfits(settings, _eva_needs(), "timm's Eva, its class for rotary positions,")
+        return EVA_GATED if settings.activation == "swiglu" else EVA_PLAIN
+    refuse_misfits(settings, _vit_needs(settings), "timm's VisionTransformer")
+    return PLAIN_VIT if settings.stem is None else HYBRID if settings.stem else ROOT_HYBRID
+
+
+def _vit_needs(settings: ViTSettings) -> Needs:
+    needs: Needs = {
+        "position": lambda kind: kind == "none" or TABLE(kind),
+        "norm_first": True,
+        "qkv_bias": one_of(True, False),
+        "patch_bias": not settings.norm_before,  # there the one excludes the other
+        "head": "linear",
+        "head_bias": True,
+    }
+    if settings.distillation_token:
+        needs |= {"registers": 0, "norm_after_pool": False, "position": TABLE}
+    return needs
+
+
+def _eva_needs() -> Needs:
+    free = ("activation", "class_token", "registers", "layer_scale")
+    shared = {name: need for name, need in PLAIN.items() if name not in free}
+    return shared | {"position": "rotary", "qkv_bias": one_of("qv", False), "pool": one_of("token", "mean")}

@@ -1,8 +1,14 @@
 """torchvision's names: `VisionTransformer`, `SwinTransformer` and its v2."""
 
 import torch
+from torch import nn
 
-from vitrail.weights.rules import Layout, Operation, Rule
+from vitrail.errors import VitrailError
+from vitrail.models import MAESettings, Settings, SwinSettings
+from vitrail.models.catalog import IMAGENET
+from vitrail.models.swin import ContinuousBias, SwinBlock
+from vitrail.weights.limits import PLAIN, refuse_misfits, square, swin_needs
+from vitrail.weights.rules import Layout, Operation, Rule, State, Template
 
 BLOCK = "encoder.layers.encoder_layer_{i}."
 VIT = (
@@ -53,19 +59,62 @@ SWIN_V2 = (
     Rule(UNIT + "bias.fc2.weight", THEIRS + "attn.cpb_mlp.2.weight"),
 )
 BUFFERS = r"relative_position_index|relative_coords_table"
-SWIN_FACTS: dict[str, object] = {"padding": "torchvision", "norm_eps": 1e-5}
+SWIN_FACTS = {"padding": "torchvision", "norm_eps": 1e-5}
 
-LAYOUTS = [
-    Layout(
+LAYOUTS = {
+    "vit": Layout(
         "torchvision",
         "vit",
         (BLOCK + "ln_1.weight",),
         VIT,
-        {"position_rule": "torchvision", "norm_eps": 1e-6},
+        {"position_rule": "torchvision", "norm_eps": 1e-6, "activation": "gelu"},
+        {**IMAGENET, "crop": 224 / 256, "interpolation": "bilinear"},
         older=((r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3.")),
     ),
-    Layout(
-        "torchvision", "swin", ("features.{i}.{j}.attn.relative_position_bias_table",), SWIN, SWIN_FACTS, BUFFERS
+    "swin": Layout(
+        "torchvision",
+        "swin",
+        ("features.{i}.{j}.attn.relative_position_bias_table",),
+        SWIN,
+        SWIN_FACTS,
+        {**IMAGENET, "crop": 224 / 232},
+        BUFFERS,
     ),
-    Layout("torchvision", "swinv2", ("features.{i}.{j}.attn.cpb_mlp.2.weight",), SWIN_V2, SWIN_FACTS, BUFFERS),
-]
+    "swinv2": Layout(
+        "torchvision",
+        "swinv2",
+        ("features.{i}.{j}.attn.cpb_mlp.2.weight",),
+        SWIN_V2,
+        SWIN_FACTS,
+        {**IMAGENET, "crop": 256 / 260},
+        BUFFERS,
+    ),
+}
+
+
+def layout_for(settings: Settings) -> Layout:
+    """The layout that torchvision's class for these settings loads; refuses what that class can't do."""
+    if isinstance(settings, MAESettings):
+        raise VitrailError("torchvision has no masked autoencoder; save it with dialect vitrail, timm or hf.")
+    fixed = {"channels": 3, "activation": "gelu", "qkv_bias": True}
+    if isinstance(settings, SwinSettings):
+        refuse_misfits(settings, swin_needs(settings, padding="torchvision") | fixed, "torchvision's SwinTransformer")
+        return LAYOUTS["swin" if settings.version == 1 else "swinv2"]
+    hidden = {"head": "mlp", "head_activation": "tanh"} if settings.head == "mlp" else {}
+    needs = PLAIN | fixed | hidden | {"image_size": square, "patch_size": square}
+    refuse_misfits(settings, needs, "torchvision's VisionTransformer")
+    return LAYOUTS["vit"]
+
+
+def buffers_of(model: nn.Module) -> State:
+    """torchvision keeps the index and, in v2, the log-spaced offsets in its state dict."""
+    buffers: State = {}
+    for name, block in model.named_modules():
+        if isinstance(block, SwinBlock):
+            _, stage, place = name.split(".")
+            prefix = Template(THEIRS).fill({"i": int(stage), "j": int(place)}) + "attn."
+            buffers[prefix + "relative_position_index"] = block.bias.get_buffer("index").flatten().cpu()
+            if isinstance(block.bias, ContinuousBias):
+                shape = (1, 2 * block.window[0] - 1, 2 * block.window[1] - 1, 2)
+                buffers[prefix + "relative_coords_table"] = block.bias.get_buffer("offsets").reshape(shape).cpu()
+    return buffers

@@ -1,0 +1,45 @@
+"""`vitrail models`: the catalog as a table."""
+
+from typing import Annotated
+
+import tyro
+
+
+def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
+    """The models that can be built by name, with their size and cost.
+
+    Args:
+        pattern: Which names to show, such as "swin*" or "*16".
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from vitrail.errors import VitrailError, nearest
+    from vitrail.models import catalog, list_models
+    from vitrail.models.catalog import cost
+
+    names = list_models(pattern)
+    if not names:
+        raise VitrailError(f"No model is named like {pattern!r}.{nearest(pattern, list_models())}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    for title in ("parameters", "multiply-adds", "tokens", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("public weights", overflow="fold")
+    table.add_column("licence", no_wrap=True)
+    for name in names:
+        entry, count = catalog()[name], cost(name)
+        height, width = entry.settings.image_size
+        table.add_row(
+            name,
+            f"{count.parameters:,}",
+            f"{count.multiply_adds / 1e9:.2f} G",
+            f"{count.tokens:,}",
+            f"{height}×{width}",
+            entry.hub or "",
+            entry.licence or "",
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)

@@ -1,0 +1,121 @@
+"""`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data import prepare
+from vitrail.errors import VitrailError
+from vitrail.models import MaskedAutoencoder, Preprocessing, catalog, resolve
+from vitrail.weights import model_from, read_checkpoint, save_weights
+
+
+class Prediction(NamedTuple):
+    label: str
+    index: int
+    probability: float
+
+
+class Predictor:
+    """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocessing: Preprocessing,
+        labels: list[str] | None = None,
+        name: str | None = None,
+        device: str | torch.device | None = None,
+    ):
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.model = model.to(self.device).eval()
+        self.preprocessing, self.name = preprocessing, name
+        classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
+        if labels is not None and len(labels) != classes:
+            raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
+        self.labels = labels or (imagenet_labels() if classes == 1000 else [f"class {i}" for i in range(classes)])
+
+    def predict(self, images: Any, top: int = 5, batch_size: int = 32) -> list[list[Prediction]]:
+        """For each image its `top` classes, the likeliest first."""
+        if not self.labels:
+            raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
+        results = []
+        for logits in self._forward(self.model, images, batch_size):
+            probability, index = logits.float().softmax(dim=-1).topk(min(top, len(self.labels)))
+            for chances, indices in zip(probability.tolist(), index.tolist(), strict=True):
+                results.append([Prediction(self.labels[i], i, p) for p, i in zip(chances, indices, strict=True)])
+        return results
+
+    def embed(self, images: Any, batch_size: int = 32) -> Tensor:
+        """The pooled features that the head would see, one row per image: [n, D]."""
+        model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
+        return torch.cat([*self._forward(lambda x: model.features(x)["pooled"], images, batch_size)])
+
+    def save(self, path: str | Path) -> Path:
+        """One file that holds all of this object; `vitrail.load` reads it back."""
+        return save_weights(self.model, path, "vitrail", self.labels or None, self.preprocessing, self.name)
+
+    @torch.inference_mode()
+    def _forward(self, function: Any, images: Any, batch_size: int) -> Iterator[Tensor]:
+        for batch in _batches(images, batch_size):
+            yield function(prepare(batch, self.preprocessing).to(self.device)).cpu()
+
+
+def _batches(images: Any, size: int) -> Iterator[Any]:
+    many = isinstance(images, Iterable) and not isinstance(images, str | bytes | Path) and not hasattr(images, "convert")
+    if isinstance(images, Tensor) or hasattr(images, "__array_interface__"):
+        many = getattr(images, "ndim", 0) == 4
+    if not many:
+        yield [images]
+        return
+    images = list(images)
+    for start in range(0, len(images), size):
+        yield images[start : start + size]
+
+
+def load(
+    source: str | Path | None = None,
+    model: str | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    device: str | torch.device | None = None,
+) -> Predictor:
+    """A predictor from a run folder, a bundle, a checkpoint of any dialect, `hf://org/name`, or a catalog name.
+
+    `model` names the architecture of a bare checkpoint that could be of several. `image_size` changes the size that
+    pictures are brought to; the model takes any.
+    """
+    if source is None:
+        raise VitrailError("No model ships inside this version yet: name a checkpoint, a folder, hf://org/name or a catalog name.")
+    if not str(source).startswith("hf://") and not Path(source).expanduser().exists():
+        source = _published(str(source))
+    checkpoint = read_checkpoint(source, model)
+    pre = checkpoint.preprocessing
+    if image_size is not None:
+        pre = replace(pre, size=(image_size, image_size) if isinstance(image_size, int) else tuple(image_size))
+    return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device)
+
+
+def _published(name: str) -> str:
+    """Where the public weights of a catalog name lie."""
+    looks_like_path = "/" in name or name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz"))
+    try:
+        entry, _ = resolve(name)
+    except VitrailError as error:
+        if looks_like_path:
+            raise VitrailError(f"There is no file or folder {name}.") from None
+        raise VitrailError(f"{name!r} is neither a file nor a model name: {error}") from None
+    if entry.hub is None:
+        having = ", ".join(e.name for e in catalog().values() if e.hub)[:120]
+        raise VitrailError(f"No public weights are recorded for {entry.name}; there are for {having}…")
+    return f"hf://{entry.hub}"
+
+
+def imagenet_labels() -> list[str]:
+    """The names of ImageNet's 1000 classes, in order, as torchvision keeps them beside its weights."""
+    from torchvision.models import ViT_B_16_Weights
+
+    return list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])

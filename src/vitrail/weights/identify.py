@@ -1,0 +1,169 @@
+"""Which model of the catalog a file is a checkpoint of.
+
+Shapes decide what they can; between models that look alike (ViT-Ti and DeiT-Ti, 3 heads and 12) decide, in this order,
+the file's own config, the model that the caller names, and the name of the file or its folder. What is then still open
+is taken as the first in the catalog and said in one sentence.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import VitrailError
+from vitrail.models import Entry, Preprocessing, Settings, catalog, resolve
+from vitrail.models.catalog import change
+from vitrail.weights.infer import CLASSES, differences
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An entry of the catalog, perhaps under a name that changes its settings (`swinv2_tiny_window16`)."""
+
+    entry: Entry
+    names: tuple[str, ...]
+    implied: dict[str, Any]
+
+    def settings(self, known: dict[str, Any]) -> Settings:
+        """The entry's, overruled by what its name implies and then by what is known of the file."""
+        base = self.entry.settings
+        changes = {**self.implied, **{key: value for key, value in known.items() if hasattr(base, key)}}
+        if getattr(base, "layer_scale", None) is not None:
+            changes.pop("layer_scale", None)  # shapes tell that there is one, not where it started
+        return change(base, **changes)
+
+
+@dataclass(frozen=True)
+class Identity:
+    entry: Entry | None
+    settings: Settings
+    preprocessing: Preprocessing
+    doubt: str | None = None  # a sentence, where something was assumed
+
+
+def identify(
+    path: Path,
+    family: str,
+    known: dict[str, Any],
+    names: Iterable[str],
+    architecture: str | None,
+    model: str | None,
+    stated: Callable[[Preprocessing], Preprocessing],
+) -> Identity:
+    """`known` are settings, from shapes and config; `stated` puts into a preprocessing what lies beside the file."""
+
+    def identity(candidate: Candidate, doubt: str | None = None) -> Identity:
+        settings = candidate.settings(known)
+        return Identity(candidate.entry, settings, stated(_sized(candidate.entry.preprocessing, settings)), doubt)
+
+    told = _named(model) if model else None
+    if architecture and (said := _known_name(architecture)) and _fits(said, family, known) == []:
+        other = told is not None and told.entry is not said.entry
+        return identity(said, f"{path} is, by its config, {architecture}; {model} was not followed." if other else None)
+    if told is not None:
+        if wrong := _fits(told, family, known):
+            raise VitrailError(f"{path} is not a checkpoint of {model}: it has {', '.join(wrong)}.")
+        return identity(told)
+
+    candidates = [c for c in _candidates() if _fits(c, family, known) == []]
+    if not candidates:
+        return _unknown(path, family, known, stated)
+    for name in names:
+        if (said := _known_name(name)) and said.entry in [c.entry for c in candidates]:
+            return identity(said)
+    candidates = _best_by_words(candidates, names)
+    found = {(i.settings, i.preprocessing): c for c in reversed(candidates) for i in [identity(c)]}
+    if len(found) == 1:
+        return identity(candidates[0])
+    return identity(candidates[0], _doubt(path, [*found.values()][::-1], [*found][::-1]))
+
+
+def _doubt(path: Path, candidates: list[Candidate], readings: list[tuple[Settings, Preprocessing]]) -> str:
+    settings, pre = readings[0]
+    open_settings = [
+        f"{key} {getattr(settings, key)}"
+        for key in settings.__dataclass_fields__
+        if len({getattr(other, key) for other, _ in readings}) > 1
+    ]
+    assumed = ", ".join([*open_settings, f"mean {pre.mean} and deviation {pre.std}"])
+    names = " or ".join(c.names[0] for c in candidates)
+    return f"{path} may be {names}; taken as {candidates[0].names[0]}: {assumed}. Name the model to decide otherwise."
+
+
+def _unknown(
+    path: Path, family: str, known: dict[str, Any], stated: Callable[[Preprocessing], Preprocessing]
+) -> Identity:
+    """A model of no catalog: shapes, and for the rest what is usual."""
+    base = CLASSES[family]()
+    assumed: dict[str, Any] = {}
+    if hasattr(base, "depth") and "heads" not in known:
+        assumed["heads"] = _usual_heads(known["width"], 64)
+    if family == "mae" and "decoder_heads" not in known:
+        assumed["decoder_heads"] = _usual_heads(known["decoder_width"], 32)
+    if family == "swinv2":
+        assumed |= {key: value for key, value in (("window", 8), ("image_size", 256)) if key not in known}
+    settings = change(base, **assumed, **{key: value for key, value in known.items() if hasattr(base, key)})
+    usual = _sized(Preprocessing(), settings)
+    pre = stated(usual)
+    words = [f"{key} {value}" for key, value in assumed.items()]
+    if pre == usual:
+        words.append(f"mean {pre.mean} and deviation {pre.std}")
+    doubt = f"{path} fits no model of the catalog; assumed: {', '.join(words)}." if words else None
+    return Identity(None, settings, pre, doubt)
+
+
+def _usual_heads(width: int, head_width: int) -> int:
+    return next(heads for heads in range(max(width // head_width, 1), 0, -1) if width % heads == 0)
+
+
+def _sized(pre: Preprocessing, settings: Settings) -> Preprocessing:
+    return replace(pre, size=settings.image_size)
+
+
+def _fits(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:
+    """What speaks against a candidate."""
+    settings = candidate.entry.settings
+    if type(settings) is not CLASSES[family]:
+        return [f"the layout of a {family} model"]
+    return differences(change(settings, **candidate.implied), known)
+
+
+def _candidates() -> list[Candidate]:
+    """All entries, and those of their other names that mean other settings."""
+    candidates = []
+    for entry in catalog().values():
+        variants: list[tuple[dict[str, Any], list[str]]] = [({}, [entry.name])]
+        for alias, implied in entry.aliases.items():
+            same = next((names for changes, names in variants if changes == implied), None)
+            if same is None:
+                variants.append((implied, [alias]))
+            else:
+                same.append(alias)
+        candidates += [Candidate(entry, tuple(names), implied) for implied, names in variants]
+    return candidates
+
+
+def _named(name: str) -> Candidate:
+    entry, implied = resolve(name)
+    return Candidate(entry, (name,), implied)
+
+
+def _known_name(name: str) -> Candidate | None:
+    try:
+        return _named(name)
+    except VitrailError:
+        return None
+
+
+def _best_by_words(candidates: list[Candidate], names: Iterable[str]) -> list[Candidate]:
+    """Those that share most words with the name of the file, then of its folder: "deit_tiny_in1k" is no "vit_ti16"."""
+    for name in names:
+        words = _words(name)
+        shared = [len(words & _words(*c.names)) for c in candidates]
+        candidates = [c for c, count in zip(candidates, shared, strict=True) if count == max(shared)]
+    return candidates
+
+
+def _words(*names: str) -> set[str]:
+    return {word for name in names for word in re.split(r"[^a-z0-9]+", name.lower()) if word}
