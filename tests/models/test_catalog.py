@@ -44,13 +44,30 @@ def test_parameter_count_is_the_published_one(name):
     with torch.device("meta"):
         model = create_model(name)
         if theirs := timms_name(entry):
-            counts.append(parameters(timm.create_model(theirs, num_classes=entry.settings.num_classes)))
+            peer = timm.create_model(theirs, num_classes=entry.settings.num_classes)
+            counts.append(parameters(peer))
+            assert shape(entry.settings) == timms_shape(peer)
     if name in PUBLISHED:
         counts.append(PUBLISHED[name])
     if not counts:
         counts.append(by_parts(entry.settings))
     assert all(p.is_meta for p in model.parameters())
     assert {parameters(model)} == set(counts)
+
+
+def shape(s):
+    """What the number of parameters does not tell: heads, tokens, windows, epsilon."""
+    if isinstance(s, SwinSettings):
+        return (s.depths, s.heads, s.window, s.norm_eps)
+    return (s.depth, s.heads, s.prefix_tokens, s.norm_eps)
+
+
+def timms_shape(peer):
+    if hasattr(peer, "layers"):
+        first = [stage.blocks[0] for stage in peer.layers]
+        depths, heads = (len(stage.blocks) for stage in peer.layers), (block.attn.num_heads for block in first)
+        return (tuple(depths), tuple(heads), tuple(first[0].window_size), first[0].norm1.eps)
+    return (len(peer.blocks), peer.blocks[0].attn.num_heads, peer.num_prefix_tokens, peer.blocks[0].norm1.eps)
 
 
 def by_parts(s):

@@ -5,7 +5,7 @@ import torch
 from torch.export import Dim
 
 from tests.models.restatements import image, randomised
-from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer
+from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture
 from vitrail.models.position import KINDS, RULES
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
@@ -95,6 +95,18 @@ def test_a_compiled_model_serves_other_sizes_and_newly_trained_tables(kind):
     with torch.no_grad():
         model.position.table.mul_(-2)
     assert_same(compiled, model, image(2, 3, 18, 27, dtype=torch.float32))
+
+
+def test_capture_sees_the_attention_of_a_compiled_model():
+    model, x = vit(position="relative"), image(2, 3, 16, 16, dtype=torch.float32)
+    compiled = whole_graph(model)
+    compiled(x)
+    with capture(compiled) as maps:
+        compiled(x)
+    with capture(model) as expected:
+        model(x)
+    assert list(maps) == [0] and torch.equal(maps[0], expected[0])
+    assert_same(compiled, model, x)
 
 
 @pytest.mark.parametrize("family", ["vit", "swin"])

@@ -77,18 +77,24 @@ class Attention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
-    """softmax(scale·QKᵀ + bias)·V by the fused kernel; q, k, v and the result are [B, H, N, d]."""
-    if bias is None or bias.shape[0] == 1:
-        mask = None if bias is None else bias.to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    # M different biases: make the windows look like further heads, so that one [1, M·H, N, N] bias serves the whole
-    # batch by broadcasting and is never repeated in memory.
-    b, h, n, d = q.shape
-    m = bias.shape[0]
-    q, k, v = (t.reshape(b // m, m * h, n, d) for t in (q, k, v))
-    mask = bias.reshape(1, m * h, n, n).to(q.dtype)
-    x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-    return x.reshape(b, h, n, d)
+    """softmax(scale·QKᵀ + bias)·V by the fastest kernel there is; q, k, v and the result are [B, H, N, d]."""
+    if bias is None:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
+    bias = bias.to(q.dtype)
+    if q.device.type == "cpu" and bias.requires_grad:
+        # No fused CPU kernel has a gradient for the bias, and the plain product is faster than its stand-in.
+        scores = ((q * scale) @ k.transpose(-2, -1)).unflatten(0, (-1, bias.shape[0])) + bias
+        return F.dropout(scores.flatten(0, 1).softmax(dim=-1), dropout) @ v
+    # M different biases: the windows are made to look like further heads, so that one [1, M·H, N, N] bias serves the
+    # whole batch by broadcasting and is never repeated in memory.
+    (b, h, n, d), m = q.shape, bias.shape[0]
+    if m > 1:
+        q, k, v = (t.reshape(b // m, m * h, n, d) for t in (q, k, v))
+    mask = bias.reshape(1, m * h, n, n)
+    if q.device.type == "cuda":
+        # The memory-efficient kernel wants rows that start on 16 bytes; without that, a slower one steps in.
+        mask = F.pad(mask, (0, -n % 8))[..., :n].expand(q.shape[0], -1, -1, -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale).reshape(b, h, n, d)
 
 
 def attention_map(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:

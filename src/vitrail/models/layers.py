@@ -46,7 +46,7 @@ class PatchEmbed(nn.Module):
     same map, and keep their weight in the same shape, so that a checkpoint of one is a checkpoint of the other.
     """
 
-    def __init__(self, channels: int, width: int, patch_size: tuple[int, int], kind: str = "conv", bias: bool = True):
+    def __init__(self, channels: int, width: int, patch_size: tuple[int, int], kind: str = "linear", bias: bool = True):
         super().__init__()
         self.channels, self.patch_size, self.kind = channels, patch_size, kind
         self.weight = nn.Parameter(torch.empty(width, channels, *patch_size))

@@ -49,7 +49,7 @@ class ViTSettings:
     mlp_ratio: float = 4.0
     activation: str = "gelu"  # gelu | gelu_tanh | quick_gelu | relu | swiglu
 
-    patch_embed: str = "conv"  # conv | linear: the same map
+    patch_embed: str = "linear"  # linear | conv: the same map; linear is the faster of the two on a CPU
     patch_bias: bool = True
     stem: tuple[int, ...] | None = None  # hybrid: blocks per stage of a ResNet; patch_size then counts on its feature map
 

@@ -1,27 +1,38 @@
-"""A checkpoint, understood: weights under our names, the settings of its model, its preprocessing and labels.
-
-What a file does not say itself is decided, in this order, by: its header or config, the model that the caller names, the
-name of the file or its folder, and last a stated default with one warning.
-"""
+"""A checkpoint, understood: weights under our names, the settings of its model, its preprocessing and labels."""
 
 import json
 import re
 import warnings
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import Entry, Preprocessing, Settings, catalog, resolve
+from vitrail.models import Preprocessing, Settings
 from vitrail.models.catalog import change
+from vitrail.models.layers import pair
+from vitrail.models.position import Grid
 from vitrail.weights import google, hf, hf_config, timm, torchvision
 from vitrail.weights.files import RawFile, read_source
-from vitrail.weights.infer import CLASSES, agrees, infer
-from vitrail.weights.rules import Layout, State
+from vitrail.weights.identify import identify
+from vitrail.weights.infer import CLASSES, infer
+from vitrail.weights.rules import Layout, State, group_names
 
-LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS, *google.LAYOUTS]
+# A state dict of ours that was saved without a header.
+OURS = [
+    Layout("vitrail", "mae", ("encoder.patch.weight", "decoder_embed.weight"), None, {}),
+    Layout("vitrail", "vit", ("patch.weight", "blocks.{i}.attention.qkv.weight"), None, {}),
+    Layout("vitrail", "swin", ("patch.weight", "stages.{i}.{j}.bias.table"), None, {}),
+    Layout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
+]
+LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
 HEADER = "vitrail"  # the key of our JSON in a safetensors header
+# A block with something more in it computes something else; without a head of some other task the rest is still right.
+INSIDE = re.compile(r"(blocks|layers?|features)\.\d+\.|encoder_?(block|layer)_\d+")
 
 
 @dataclass
@@ -35,17 +46,45 @@ class Checkpoint:
     labels: list[str] | None
     name: str | None  # of the catalog entry, where one is known
     unknown: list[str]  # names in the file that mean nothing to us
+    doubt: str | None = None  # a sentence, where something had to be assumed
 
 
-def read_checkpoint(source: str | Path, model: str | None = None, **changes: Any) -> Checkpoint:
-    """Reads a checkpoint of any dialect. `model` names its architecture where the file can't tell; `changes` overrule."""
-    raw = read_source(source)
-    if HEADER in raw.metadata:
-        checkpoint = _from_header(raw)
-    else:
-        checkpoint = _recognise(raw, model)
-    checkpoint.settings = change(checkpoint.settings, **changes)
+def read_checkpoint(source: str | Path, model: str | None = None, **facts: Any) -> Checkpoint:
+    """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
+
+    What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
+    `heads=12`. What has to be assumed all the same is said in one warning.
+    """
+    checkpoint = understand(read_source(source), model, facts)
+    if checkpoint.doubt:
+        warnings.warn(checkpoint.doubt, stacklevel=2)
+    if checkpoint.unknown:
+        warnings.warn(f"{checkpoint.path}: left out, unknown here: {group_names(checkpoint.unknown)}.", stacklevel=2)
     return checkpoint
+
+
+def understand(
+    raw: RawFile, model: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
+) -> Checkpoint:
+    """A file's checkpoint, without a warning. `supposed` are image sizes, for a table that is not square."""
+    if HEADER in raw.metadata:
+        return _from_header(raw, facts or {})
+    return _from_names(raw, model, facts or {}, supposed)
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    """Another program's JSON may hold anything."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise VitrailError(f"{path}: its {what} was not understood ({type(error).__name__}: {error}).") from error
+
+
+def settings_of(model: nn.Module) -> Settings:
+    if not isinstance(getattr(model, "settings", None), tuple(set(CLASSES.values()))):
+        raise VitrailError(f"{type(model).__name__} is not a model of vitrail: it has no settings.")
+    return cast(Settings, model.settings)
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
@@ -57,19 +96,35 @@ def settings_from_dict(values: dict[str, Any]) -> Settings:
     values = dict(values)
     kind = CLASSES[values.pop("family")]
     if unknown := sorted(set(values) - set(kind.__dataclass_fields__)):
-        raise VitrailError(f"The checkpoint's settings have {', '.join(unknown)}, unknown to this version; upgrade vitrail.")
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        names = ", ".join(unknown)
+        raise VitrailError(f"The checkpoint's settings have {names}, unknown to this version; upgrade vitrail.")
+    return kind(**_tuples(values))
 
 
-def _from_header(raw: RawFile) -> Checkpoint:
-    header = json.loads(raw.metadata[HEADER])
-    pre = Preprocessing(**{k: tuple(v) if isinstance(v, list) else v for k, v in header["preprocessing"].items()})
-    settings = settings_from_dict(header["settings"])
-    stated = set(settings.__dataclass_fields__)
-    return Checkpoint(raw.path, "vitrail", raw.state, settings, stated, pre, header.get("labels"), header.get("name"), [])
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where our dataclasses have tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def _recognise(raw: RawFile, model: str | None) -> Checkpoint:
+def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
+    with _reading(raw.path, "header"):
+        header = json.loads(raw.metadata[HEADER])
+        settings = settings_from_dict(header["settings"])
+        pre = Preprocessing(**_tuples(header["preprocessing"]))
+    return Checkpoint(
+        raw.path,
+        "vitrail",
+        raw.state,
+        change(settings, **facts),
+        stated=set(settings.__dataclass_fields__),
+        preprocessing=pre,
+        labels=header.get("labels"),
+        name=header.get("name"),
+        unknown=[],
+    )
+
+
+def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed: Iterable[Grid]) -> Checkpoint:
     layout = next((layout for layout in LAYOUTS if layout.fits(raw.state)), None)
     if layout is None:
         some = ", ".join(list(raw.state)[:3])
@@ -78,123 +133,58 @@ def _recognise(raw: RawFile, model: str | None) -> Checkpoint:
             " expected one of ours or of timm, transformers, torchvision, or Google's .npz."
         )
     state, unknown = layout.read(raw.state)
-    if layout.dialect == "hf":
-        state = _token_without_head(state)
-    inferred = infer(state, layout.family)
-    facts: dict[str, Any] = dict(layout.facts)
-    if layout.dialect == "hf" and raw.config:
-        facts |= hf_config.settings_from(raw.config)
-    told = model or raw.config.get("architecture")
-    entry, implied = _choose(raw.path, layout, inferred, facts, told)
-    known = {**implied, **inferred, **facts}
-    base = entry.settings if entry else CLASSES[layout.family]()
-    settings = change(base, **{key: value for key, value in known.items() if key in base.__dataclass_fields__})
-    pre = replace(entry.preprocessing if entry else Preprocessing(), size=settings.image_size)
-    pre = _stated_preprocessing(raw, pre)
-    name = entry.name if entry else None
-    stated = {*inferred, *facts}
-    return Checkpoint(raw.path, layout.dialect, state, settings, stated, pre, _labels(raw, settings), name, unknown)
-
-
-def _token_without_head(state: State) -> State:
-    """transformers' DeiTForImageClassification keeps the distillation token but has no head for it: a register."""
-    if "distillation_token" not in state or "head_distillation.output.weight" in state or "head.output.weight" not in state:
-        return state
-    table = state["position.table"]
-    register = state["distillation_token"] + table[:, 1:2]
-    rest = {k: v for k, v in state.items() if k != "distillation_token"}
-    return rest | {"registers": register, "position.table": table[:, [0, *range(2, table.shape[1])]]}
-
-
-def _choose(
-    path: Path, layout: Layout, inferred: dict[str, Any], facts: dict[str, Any], told: str | None
-) -> tuple[Entry | None, dict[str, Any]]:
-    """The catalog entry that the file is a checkpoint of, and the settings that its name implies."""
-    if told:
-        entry, implied = resolve(told)
-        settings = change(entry.settings, **implied)
-        if type(settings) is not CLASSES[layout.family] or not agrees(settings, {**inferred, **_visible(facts)}):
-            found = ", ".join(f"{k} {inferred[k]}" for k in ("width", "depth", "depths", "patch_size") if k in inferred)
-            raise VitrailError(f"{path} is not a checkpoint of {told}: it holds a {layout.family} model with {found}.")
-        return entry, implied
-    family = [e for e in catalog().values() if type(e.settings) is CLASSES[layout.family]]
-    fits = [e for e in family if agrees(e.settings, {**inferred, **_visible(facts)})]
-    if not fits:
-        settings = _default_heads(inferred, facts, layout)
-        if settings:
-            _warn(f"{path} fits no model of the catalog; assuming {settings['heads']} heads and ImageNet's mean and deviation.")
-        return None, settings
-    words = _words(path.stem, path.parent.name)
-    shared = {e.name: len(words & _words(e.name, *e.aliases)) for e in fits}
-    best = [e for e in fits if shared[e.name] == max(shared.values())]
-    alike = {(e.preprocessing, replace(e.settings, **_comparable(inferred))) for e in best}
-    if len(alike) > 1 and "heads" not in facts:
-        names = ", ".join(e.name for e in best)
-        pre = best[0].preprocessing
-        _warn(
-            f"{path} may be any of {names}; taken as {best[0].name}, mean {pre.mean} and deviation {pre.std}"
-            " (name the model to decide otherwise)."
-        )
-    return best[0], {}
-
-
-def _visible(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts that also tell candidates apart."""
-    return {key: facts[key] for key in ("position", "heads") if key in facts}
-
-
-def _comparable(inferred: dict[str, Any]) -> dict[str, Any]:
-    return {k: inferred[k] for k in ("num_classes", "image_size", "layer_scale") if k in inferred}
-
-
-def _default_heads(inferred: dict[str, Any], facts: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    if layout.family.startswith("swin") or "heads" in facts:
-        return {}
-    width = inferred["width"]
-    return {"heads": next(h for h in (width // 64, width // 32, 1) if h and width % h == 0)}
-
-
-def _words(*names: str) -> set[str]:
-    return {word for name in names for word in re.split(r"[^a-z0-9]+", name.lower()) if word}
-
-
-def _stated_preprocessing(raw: RawFile, assumed: Preprocessing) -> Preprocessing:
-    """What lies beside the file overrules the catalog: timm's config, or transformers' preprocessor."""
-    if raw.preprocessor:
-        return hf_config.preprocessing_from(raw.preprocessor, assumed.size)
-    stated = raw.config.get("pretrained_cfg", {})
-    if not stated:
-        return assumed
-    return replace(
-        assumed,
-        mean=tuple(stated.get("mean", assumed.mean)),
-        std=tuple(stated.get("std", assumed.std)),
-        crop=stated.get("crop_pct", assumed.crop),
-        interpolation=stated.get("interpolation", assumed.interpolation),
+    if strange := [name for name in unknown if INSIDE.search(name)]:
+        raise VitrailError(f"{raw.path}: its blocks hold {group_names(strange, most=3)}, which no model here has.")
+    with _reading(raw.path, "config.json"):
+        told = {**layout.facts, **_config_facts(raw, layout.dialect), **facts}
+        sizes = _stated_sizes(raw, told)
+        preprocessing = {**layout.preprocessing, **_stated_preprocessing(raw)}
+        labels = raw.config.get("label_names") or hf_config.labels_from(raw.config)
+    try:
+        known = infer(state, layout.family, raw.state, sizes, supposed)
+    except VitrailError as error:
+        raise VitrailError(f"{raw.path}: {error}.") from None
+    if "image_size" in facts and known.get("image_size", sizes[0]) != sizes[0]:
+        size = known["image_size"]
+        raise VitrailError(f"{raw.path}: its table of positions is one for images of {size}, not of {sizes[0]}.")
+    known = {
+        **known,
+        **told,
+        **{key: known[key] for key in ("image_size",) if key in known},
+    }  # a table knows its size best
+    identity = identify(raw.path, layout.family, known, raw.names, raw.config.get("architecture"), model, preprocessing)
+    settings = identity.settings
+    return Checkpoint(
+        raw.path,
+        layout.dialect,
+        state,
+        settings,
+        stated=set(known),
+        preprocessing=identity.preprocessing,
+        labels=labels if labels and len(labels) == settings.num_classes else None,
+        name=identity.entry.name if identity.entry else None,
+        unknown=unknown,
+        doubt=identity.doubt,
     )
 
 
-def _labels(raw: RawFile, settings: Settings) -> list[str] | None:
-    names = raw.config.get("label_names") or hf_config.labels_from(raw.config)
-    if names and len(names) == settings.num_classes and not names[0].startswith("LABEL_"):
-        return list(names)
-    return None
+def _config_facts(raw: RawFile, dialect: str) -> dict[str, Any]:
+    if dialect == "hf" and "model_type" in raw.config:
+        return hf_config.settings_from(raw.config)
+    return timm.settings_from(raw.config) if dialect == "timm" else {}
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
+def _stated_sizes(raw: RawFile, told: dict[str, Any]) -> list[Grid]:
+    sizes = [pair(told["image_size"], "image_size")] if "image_size" in told else []
+    if shape := raw.config.get("pretrained_cfg", {}).get("input_size"):  # timm: channels, height, width
+        sizes.append((shape[1], shape[2]))
+    return sizes
 
 
-def group_names(names: Iterable[str], most: int = 6) -> str:
-    """Names with their numbers folded: `blocks.{0-11}.norm1.weight`, a few of them."""
-    groups: dict[str, list[int]] = {}
-    for name in names:
-        numbers = re.findall(r"\.(\d+)\.", f".{name}.")
-        groups.setdefault(re.sub(r"\.\d+\.", ".*.", name), []).extend(map(int, numbers[:1]))
-    shown = [
-        key.replace(".*.", f".{min(numbers)}–{max(numbers)}." if min(numbers) < max(numbers) else f".{numbers[0]}.", 1)
-        if numbers
-        else key
-        for key, numbers in groups.items()
-    ]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more kinds" if len(shown) > most else "")
+def _stated_preprocessing(raw: RawFile) -> dict[str, Any]:
+    """The fields of `Preprocessing` that transformers' or timm's JSON beside the file tells."""
+    if raw.preprocessor:
+        return hf_config.preprocessing_from(raw.preprocessor)
+    stated = raw.config.get("pretrained_cfg") or {}
+    fields = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
+    return _tuples({ours: stated[theirs] for ours, theirs in fields.items() if stated.get(theirs)})

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,26 +21,32 @@ from safetensors import SafetensorError, safe_open
 from vitrail.errors import VitrailError
 from vitrail.weights.rules import State
 
-# Found inside training checkpoints, and only data: options, paths, and NumPy numbers under their old and new names.
+# Found inside training checkpoints, and only data: options, NumPy numbers under their old and new names, and paths,
+# which become pure ones, since a file may come from another operating system.
 _scalar = np.float64(0).__reduce__()[0]
 INERT: list[Any] = [
     argparse.Namespace,
     np.dtype,
-    np.ndarray,
-    _scalar,
-    (_scalar, "numpy.core.multiarray.scalar"),
-    (_scalar, "numpy._core.multiarray.scalar"),
+    *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
     *(type(np.dtype(t)) for t in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")),
     *(
-        (getattr(pathlib, name), f"{module}.{name}")
-        for name in ("Path", "PosixPath", "PurePosixPath")
+        (pathlib.PureWindowsPath if "Windows" in kind else pathlib.PurePosixPath, f"{module}.{kind}")
+        for kind in ("Path", "PosixPath", "PurePath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
         for module in ("pathlib", "pathlib._local")
     ),
-    (pathlib.PurePosixPath, "pathlib.WindowsPath"),
-    (pathlib.PurePosixPath, "pathlib._local.WindowsPath"),
 ]
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "module", "teacher", "net")
-FILE_NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "model.pth", "checkpoint.pth")
+FILE_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "model.pth",
+    "checkpoint.pth",
+)
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
+# What DataParallel, torch.compile and self-supervised trainers put in front of the names of a model.
+WRAPPED = re.compile(r"^((module|_orig_mod|backbone)\.)+")
 
 
 @dataclass
@@ -51,23 +58,38 @@ class RawFile:
     metadata: dict[str, str] = field(default_factory=dict)  # the header of a safetensors file
     config: dict[str, Any] = field(default_factory=dict)  # config.json
     preprocessor: dict[str, Any] = field(default_factory=dict)  # preprocessor_config.json
+    names: list[str] = field(
+        default_factory=list
+    )  # of the file, its folder, its repository: they may hint at the model
 
 
 def read_source(source: str | Path) -> RawFile:
     """Reads a file, a folder, or `hf://org/name`."""
     text = str(source)
-    path = from_hub(text.removeprefix("hf://")) if text.startswith("hf://") else Path(source).expanduser()
-    folder = path if path.is_dir() else path.parent
+    hub = text.removeprefix("hf://") if text.startswith("hf://") else None
+    path = Path(source).expanduser().absolute() if hub is None else from_hub(hub)
     if path.is_dir():
-        found = [path / name for name in FILE_NAMES if (path / name).is_file()] or sorted(path.glob("*.safetensors"))
-        if not found:
-            raise VitrailError(f"The folder {path} holds no weights; expected one of {', '.join(FILE_NAMES)}.")
-        path = found[0]
-    if not path.is_file():
+        path = find_weights(path)
+    elif not path.is_file():
         raise VitrailError(f"There is no file or folder {source}; give a checkpoint, a folder, or hf://org/name.")
     raw = read_file(path)
-    raw.config, raw.preprocessor = read_json(folder / "config.json"), read_json(folder / "preprocessor_config.json")
+    raw.config |= read_json(path.parent / "config.json")
+    raw.preprocessor = read_json(path.parent / "preprocessor_config.json")
+    raw.names = [path.stem, path.parent.name, *([] if hub is None else [hub.partition("@")[0]])]
     return raw
+
+
+def find_weights(folder: Path) -> Path:
+    """The file of weights in a folder: by its usual name, or because it is the only one."""
+    for name in FILE_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    if not found:
+        raise VitrailError(f"The folder {folder} holds no weights; expected one of {', '.join(FILE_NAMES)}.")
+    if len(found) > 1:
+        raise VitrailError(f"The folder {folder} holds {', '.join(path.name for path in found[:4])}; name one of them.")
+    return found[0]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -75,86 +97,112 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise VitrailError(f"{path} is not readable as JSON: {error}.") from None
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        raise VitrailError(f"{path} holds a JSON {type(content).__name__}; expected an object.")
+    return content
 
 
 def read_file(path: Path) -> RawFile:
+    """Reads one file, of the kind that its first bytes and its name tell; an index leads to its parts."""
     if path.name.endswith(".index.json"):
-        names = sorted(set(read_json(path).get("weight_map", {}).values()))
-        parts = [read_safetensors(path.parent / Path(name).name) for name in names]
-        return RawFile(path, {key: tensor for part in parts for key, tensor in part.state.items()})
-    with path.open("rb") as file:
-        head = file.read(16)
+        return read_parts(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise VitrailError(f"{path} can't be opened: {error.strerror or error}.") from None
     if not head:
         raise VitrailError(f"{path} is empty (0 bytes).")
     if path.suffix == ".safetensors" or head[8:9] == b"{":
-        return read_safetensors(path)
-    if path.suffix == ".npz":
-        return read_npz(path)
-    return read_pickle(path)
+        raw = read_safetensors(path)
+    else:
+        raw = read_npz(path) if path.suffix == ".npz" else read_pickle(path)
+    raw.state = {WRAPPED.sub("", name): tensor for name, tensor in raw.state.items()}
+    return raw
+
+
+def read_parts(index: Path) -> RawFile:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise VitrailError(f"{index} names no parts; expected a weight_map.")
+    paths = [index.parent / Path(name).name for name in sorted(set(names.values()))]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise VitrailError(f"{index} names {missing[0]}, which is not beside it; copy or download it again.")
+    return RawFile(index, {key: tensor for path in paths for key, tensor in read_file(path).state.items()})
 
 
 def read_safetensors(path: Path) -> RawFile:
-    if not path.is_file():
-        raise VitrailError(f"{path} is missing, though the index beside it names it.")
     try:
         with safe_open(path, framework="pt") as file:
             return RawFile(path, {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {})  # noqa: SIM118
-    except SafetensorError as error:
-        reason = "it is cut off or damaged" if "Metadata" in str(error) or "Header" in str(error) else str(error)
-        raise VitrailError(f"{path} can't be read as safetensors: {reason}; copy or download it again.") from None
+    except (SafetensorError, OSError, ValueError):
+        raise VitrailError(
+            f"{path} is not a whole safetensors file: it is cut off or damaged; copy it again."
+        ) from None
 
 
 def read_npz(path: Path) -> RawFile:
     try:
         with np.load(path, allow_pickle=False) as file:
             return RawFile(path, {key: torch.from_numpy(np.array(file[key])) for key in file.files})
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise VitrailError(f"{path} can't be read as .npz: {error}.") from None
 
 
 def read_pickle(path: Path) -> RawFile:
+    """A `.pth` file: its tensors, and, as a config, the architecture that a training script may have noted in it."""
     try:
         with torch.serialization.safe_globals(INERT):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if refused := re.search(r"(?:GLOBAL|global|class|type) ['\"]?([\w.]+)['\"]? was not an allowed", str(error)):
+        if refused := re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", str(error)):
             raise VitrailError(
-                f"{path} was not loaded: it asks to run {refused[1]}, and a checkpoint may hold only tensors and plain values;"
-                " save the state_dict alone, best as safetensors."
+                f"{path} was not loaded: it asks to run {refused[1]}, and a checkpoint may hold only tensors and plain"
+                " values; save the state_dict alone, best as safetensors."
             ) from None
-        raise VitrailError(f"{path} was not loaded: it is not a checkpoint, or is damaged.") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, zipfile.BadZipFile):
-        raise VitrailError(f"{path} can't be read as a PyTorch checkpoint: it is cut off, damaged, or something else.") from None
-    for wrapper in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-            break
-    state = {k: v for k, v in content.items() if isinstance(v, torch.Tensor)} if isinstance(content, dict) else {}
+        raise VitrailError(f"{path} was not loaded: it is not a PyTorch checkpoint, or is damaged.") from None
+    except Exception:  # whatever bytes that were never meant for it make the loader stumble over
+        raise VitrailError(f"{path} can't be read as a PyTorch checkpoint: it is cut off or damaged.") from None
+    outer = content if isinstance(content, dict) else {}
+    inner = next((outer[name] for name in WRAPPERS if isinstance(outer.get(name), dict)), outer)
+    state = {key: value for key, value in inner.items() if isinstance(key, str) and isinstance(value, torch.Tensor)}
     if not state:
         raise VitrailError(f"{path} holds no tensors by name; expected a state_dict.")
-    return RawFile(path, {re.sub(r"^((module|_orig_mod|backbone)\.)+", "", key): tensor for key, tensor in state.items()})
+    architecture = outer.get("arch") or getattr(outer.get("args"), "model", None)
+    return RawFile(path, state, config={"architecture": architecture} if isinstance(architecture, str) else {})
 
 
 def from_hub(name: str) -> Path:
     """The folder of `org/name[@revision]` in the local cache, downloaded when it can be."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     name, _, revision = name.partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise VitrailError(f"hf://{name} is not of the form hf://org/name, or hf://org/name@revision.")
-    wanted = ["*.json", "*.safetensors"]
+    folder = Path()
     try:
-        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
-        if not any((folder / file).exists() for file in FILE_NAMES):
-            folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "pytorch_model.bin"]))
-    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = {401: "it is private or does not exist", 403: "access to it must be asked for", 404: "it does not exist"}.get(
-            status, "it is not in the local cache, and the hub can't be reached"
-        )
-        raise VitrailError(f"hf://{name} could not be fetched: {reason}; give a local file or folder instead.") from None
+        for weights in ("*.safetensors", "pytorch_model*.bin"):  # the second only where the first is not offered
+            folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", weights]))
+            if any(folder.glob(weights)):
+                break
+    except (OSError, HFValidationError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        reason = {
+            401: "it is private or does not exist",
+            403: "access to it must be asked for",
+            404: "it does not exist",
+        }.get(status, "it is not in the local cache, and the hub can't be reached")
+        raise VitrailError(f"hf://{name} can't be had: {reason}; give a local file or folder instead.") from None
     return folder

@@ -77,32 +77,37 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
 
 def labels_from(config: dict[str, Any]) -> list[str] | None:
     names = config.get("id2label")
-    return [names[key] for key in sorted(names, key=int)] if names else None
+    labels = [names[key] for key in sorted(names, key=int)] if names else []
+    return labels if labels and labels[0] != "LABEL_0" else None
 
 
-def preprocessing_from(config: dict[str, Any], size: tuple[int, int]) -> Preprocessing:
-    """The preprocessing of a `preprocessor_config.json`; `size` stands in for one that is not stated."""
-
-    def pair(value: Any) -> tuple[int, int] | None:
-        if isinstance(value, dict):
-            return (value["height"], value["width"]) if "height" in value else None
-        return (value, value) if isinstance(value, int) else None
-
-    resized, crop, fit = config.get("size", {}), 1.0, "stretch"
-    target = pair(resized) or size
-    if config.get("do_center_crop", True) and config.get("crop_size"):
-        target = pair(config["crop_size"]) or size
+def preprocessing_from(config: dict[str, Any]) -> dict[str, Any]:
+    """What a `preprocessor_config.json` says, as fields of `Preprocessing`."""
+    resized = config.get("size") or {}
+    cropped = config.get("do_center_crop", True) and config.get("crop_size")
+    stated: dict[str, Any] = {
+        "mean": tuple(config.get("image_mean") or (0.5, 0.5, 0.5)),
+        "std": tuple(config.get("image_std") or (0.5, 0.5, 0.5)),
+        "interpolation": RESAMPLING.get(config.get("resample", 3), "bicubic"),
+        "fit": "crop" if cropped else "stretch",
+        "crop": 1.0,
+    }
+    if not config.get("do_normalize", True):
+        stated |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    size = _pair(config["crop_size"] if cropped else resized)
+    if size is not None:
+        stated["size"] = size
+    if size is not None and cropped:
         short = resized.get("shortest_edge") or resized.get("height") if isinstance(resized, dict) else resized
-        crop, fit = min(1.0, target[0] / (short or target[0])), "crop"
-    normalised = config.get("do_normalize", True)
-    return Preprocessing(
-        size=target,
-        mean=tuple(config.get("image_mean") or (0.5, 0.5, 0.5)) if normalised else (0.0, 0.0, 0.0),
-        std=tuple(config.get("image_std") or (0.5, 0.5, 0.5)) if normalised else (1.0, 1.0, 1.0),
-        crop=crop,
-        interpolation=RESAMPLING.get(config.get("resample", 3), "bicubic"),
-        fit=fit,
-    )
+        stated["crop"] = min(1.0, min(size) / (short or min(size)))
+    return stated
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """A size as their releases have written it: a number, a height and a width, or a length of the shortest edge."""
+    if isinstance(size, dict):
+        return (size["height"], size["width"]) if "height" in size else None
+    return (size, size) if isinstance(size, int) else None
 
 
 def preprocessor_config(pre: Preprocessing) -> dict[str, Any]:
@@ -174,7 +179,9 @@ def kind_of(settings: Settings) -> Kind:
         padding = "timm" if settings.version == 2 and shrinks(settings) else "torchvision"
         name = "swin" if settings.version == 1 else "swinv2"
         kind = Kind(name, f"{name.capitalize()}{SWIN}", name, {}, f"{name}.")
-        refuse_misfits(settings, {**swin_needs(settings, padding), "window": square}, f"transformers' {kind.architecture}")
+        refuse_misfits(
+            settings, {**swin_needs(settings, padding), "window": square}, f"transformers' {kind.architecture}"
+        )
         return kind
     kinds = [MAE_KIND] if isinstance(settings, MAESettings) else VIT_KINDS
     nearest = min(kinds, key=lambda kind: len(misfits(settings, kind.needs)))

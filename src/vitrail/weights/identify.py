@@ -6,7 +6,7 @@ is taken as the first in the catalog and said in one sentence.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,54 +46,54 @@ def identify(
     path: Path,
     family: str,
     known: dict[str, Any],
-    names: Iterable[str],
+    names: Sequence[str],
     architecture: str | None,
     model: str | None,
-    stated: Callable[[Preprocessing], Preprocessing],
+    preprocessing: dict[str, Any],
 ) -> Identity:
-    """`known` are settings, from shapes and config; `stated` puts into a preprocessing what lies beside the file."""
+    """`known` are the settings, and `preprocessing` the fields of it, that the file or what lies beside it tells."""
 
     def identity(candidate: Candidate, doubt: str | None = None) -> Identity:
         settings = candidate.settings(known)
-        return Identity(candidate.entry, settings, stated(_sized(candidate.entry.preprocessing, settings)), doubt)
+        return Identity(candidate.entry, settings, _for(settings, candidate.entry.preprocessing, preprocessing), doubt)
 
     told = _named(model) if model else None
-    if architecture and (said := _known_name(architecture)) and _fits(said, family, known) == []:
+    if architecture and (said := _known_name(architecture)) and not _against(said, family, known):
         other = told is not None and told.entry is not said.entry
         return identity(said, f"{path} is, by its config, {architecture}; {model} was not followed." if other else None)
     if told is not None:
-        if wrong := _fits(told, family, known):
+        if wrong := _against(told, family, known):
             raise VitrailError(f"{path} is not a checkpoint of {model}: it has {', '.join(wrong)}.")
         return identity(told)
 
-    candidates = [c for c in _candidates() if _fits(c, family, known) == []]
+    candidates = [c for c in _candidates() if not _against(c, family, known)]
     if not candidates:
-        return _unknown(path, family, known, stated)
+        return _unknown(path, family, known, preprocessing)
     for name in names:
-        if (said := _known_name(name)) and said.entry in [c.entry for c in candidates]:
+        if (said := _known_name(name)) and not _against(said, family, known):
             return identity(said)
+    readings: dict[tuple[Settings, Preprocessing], str] = {}  # by name of the first candidate that leads to it
     candidates = _best_by_words(candidates, names)
-    found = {(i.settings, i.preprocessing): c for c in reversed(candidates) for i in [identity(c)]}
-    if len(found) == 1:
-        return identity(candidates[0])
-    return identity(candidates[0], _doubt(path, [*found.values()][::-1], [*found][::-1]))
+    for candidate in candidates:
+        reading = identity(candidate)
+        readings.setdefault((reading.settings, reading.preprocessing), candidate.names[0])
+    return identity(candidates[0], _doubt(path, readings) if len(readings) > 1 else None)
 
 
-def _doubt(path: Path, candidates: list[Candidate], readings: list[tuple[Settings, Preprocessing]]) -> str:
-    settings, pre = readings[0]
-    open_settings = [
+def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> str:
+    settings, pre = next(iter(readings))
+    names = [*readings.values()]
+    assumed = [
         f"{key} {getattr(settings, key)}"
         for key in settings.__dataclass_fields__
         if len({getattr(other, key) for other, _ in readings}) > 1
     ]
-    assumed = ", ".join([*open_settings, f"mean {pre.mean} and deviation {pre.std}"])
-    names = " or ".join(c.names[0] for c in candidates)
-    return f"{path} may be {names}; taken as {candidates[0].names[0]}: {assumed}. Name the model to decide otherwise."
+    assumed.append(f"mean {pre.mean} and deviation {pre.std}")
+    taken = f"taken as {names[0]}, with {', '.join(assumed)}"
+    return f"{path} may be {' or '.join(names)}; {taken}; name the model if it is not."
 
 
-def _unknown(
-    path: Path, family: str, known: dict[str, Any], stated: Callable[[Preprocessing], Preprocessing]
-) -> Identity:
+def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:
     """A model of no catalog: shapes, and for the rest what is usual."""
     base = CLASSES[family]()
     assumed: dict[str, Any] = {}
@@ -104,10 +104,13 @@ def _unknown(
     if family == "swinv2":
         assumed |= {key: value for key, value in (("window", 8), ("image_size", 256)) if key not in known}
     settings = change(base, **assumed, **{key: value for key, value in known.items() if hasattr(base, key)})
-    usual = _sized(Preprocessing(), settings)
-    pre = stated(usual)
+    pre = _for(settings, Preprocessing(), preprocessing)
     words = [f"{key} {value}" for key, value in assumed.items()]
-    if pre == usual:
+    if "image_size" not in {**known, **assumed}:
+        words.append(f"image_size {settings.image_size}")
+    if known.get("position") == "none":
+        words.append("no positions (fixed ones leave no trace)")
+    if not {"mean", "std"} <= preprocessing.keys():
         words.append(f"mean {pre.mean} and deviation {pre.std}")
     doubt = f"{path} fits no model of the catalog; assumed: {', '.join(words)}." if words else None
     return Identity(None, settings, pre, doubt)
@@ -117,11 +120,20 @@ def _usual_heads(width: int, head_width: int) -> int:
     return next(heads for heads in range(max(width // head_width, 1), 0, -1) if width % heads == 0)
 
 
-def _sized(pre: Preprocessing, settings: Settings) -> Preprocessing:
-    return replace(pre, size=settings.image_size)
+def _for(settings: Settings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
+    pre = replace(usual, **{"size": settings.image_size, **stated})
+    return for_channels(pre, settings.channels)
 
 
-def _fits(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:
+def for_channels(pre: Preprocessing, channels: int) -> Preprocessing:
+    """Grey, or more than three channels: the average of the colours' mean and deviation for each."""
+    if len(pre.mean) == channels:
+        return pre
+    mean, std = sum(pre.mean) / len(pre.mean), sum(pre.std) / len(pre.std)
+    return replace(pre, mean=(mean,) * channels, std=(std,) * channels)
+
+
+def _against(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:
     """What speaks against a candidate."""
     settings = candidate.entry.settings
     if type(settings) is not CLASSES[family]:
@@ -156,7 +168,7 @@ def _known_name(name: str) -> Candidate | None:
         return None
 
 
-def _best_by_words(candidates: list[Candidate], names: Iterable[str]) -> list[Candidate]:
+def _best_by_words(candidates: list[Candidate], names: Sequence[str]) -> list[Candidate]:
     """Those that share most words with the name of the file, then of its folder: "deit_tiny_in1k" is no "vit_ti16"."""
     for name in names:
         words = _words(name)
@@ -166,4 +178,5 @@ def _best_by_words(candidates: list[Candidate], names: Iterable[str]) -> list[Ca
 
 
 def _words(*names: str) -> set[str]:
-    return {word for name in names for word in re.split(r"[^a-z0-9]+", name.lower()) if word}
+    words = {word for name in names for word in re.split(r"[^a-z0-9]+", name.lower())}
+    return {word for word in words if len(word) > 1 and not word.isdigit()}  # in "epoch_16" the number is no patch size

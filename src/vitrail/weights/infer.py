@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
-
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.layers import ceil_div
@@ -23,20 +21,26 @@ CLASSES: dict[str, type[Settings]] = {
 }
 
 
-def infer(state: State, family: str, stated: Iterable[Grid] = (), supposed: Iterable[Grid] = ()) -> dict[str, Any]:
+def infer(
+    state: State, family: str, buffers: State, stated: Iterable[Grid] = (), supposed: Iterable[Grid] = ()
+) -> dict[str, Any]:
     """The settings that shapes decide. Head counts of a ViT, norm epsilons and the like leave no trace in them.
 
     A table tells how many positions it has but not their grid. Image sizes that are `stated` are tried first, then a
-    square, then those that are only `supposed`.
+    square, then those that are only `supposed`. `buffers` is the file under its own names.
     """
     sizes = [*stated], [*supposed]
     try:
         if family == "mae":
-            encoder = _vit({k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}, *sizes)
+            encoder = _vit(
+                {k.removeprefix("encoder."): v for k, v in state.items() if k.startswith("encoder.")}, *sizes
+            )
             width = state["decoder_embed.weight"].shape[0]
             depth = _count(state, r"decoder_blocks\.(\d+)\.")
             return {**encoder, "decoder_width": width, "decoder_depth": depth, "position": "sincos"}
-        return _vit(state, *sizes) if family == "vit" else _swin(state, 2 if family == "swinv2" else 1, *sizes)
+        if family == "vit":
+            return _vit(state, *sizes)
+        return _swin(state, 2, _window_v2(buffers), *sizes) if family == "swinv2" else _swin(state, 1, {}, *sizes)
     except KeyError as error:
         raise VitrailError(f"the checkpoint is incomplete: it has no {error.args[0]}") from None
     except (ValueError, IndexError, ZeroDivisionError):
@@ -44,16 +48,18 @@ def infer(state: State, family: str, stated: Iterable[Grid] = (), supposed: Iter
 
 
 # What shapes, or a config, decide about the architecture itself. Sizes of image, input and output may differ.
-ARCHITECTURE = (
-    *("width", "depth", "depths", "heads", "patch_size", "stem", "mlp_ratio", "activation", "position", "pool", "version"),
-    *("class_token", "distillation_token", "registers", "norm_before", "qk_norm", "layer_scale", "qkv_bias", "patch_bias"),
-    *("decoder_width", "decoder_depth"),
-)
+ARCHITECTURE = (  # noqa: SIM905 (as a list it takes a screen)
+    "width depth depths heads patch_size stem mlp_ratio position pool version class_token distillation_token registers"
+    " norm_before qk_norm layer_scale qkv_bias patch_bias decoder_width decoder_depth"
+).split()
 
 
 def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
     """What is known of a file and could not be so in a model of these settings, as `width 192 (not 768)`."""
     different = []
+    gated = known.get("activation") == "swiglu"  # of activations, only a gate leaves a trace
+    if (settings.activation == "swiglu") != gated:
+        different.append(f"{'a' if gated else 'no'} gated MLP")
     for key in ARCHITECTURE:
         if key not in known or not hasattr(settings, key):
             continue
@@ -62,8 +68,6 @@ def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
             same = (expected is None) == (value is None)
         elif key == "mlp_ratio":
             same = math.isclose(expected, value, rel_tol=1e-3)
-        elif key == "activation":  # only a gate leaves a trace
-            same = (expected == "swiglu") == (value == "swiglu")
         elif key == "pool":  # token and mean pooling can be exchanged, attention has weights of its own
             same = (expected == "attention") == (value == "attention")
         else:
@@ -130,21 +134,27 @@ def _position(
     if "position.table" not in state:
         return {"position": "none"}
     table = state["position.table"]
-    if table.ndim == 2:
-        return {"position": "relative", "heads": table.shape[1]}
-    rows = table.shape[1]
+    relative = table.ndim == 2
     tokens = settings["class_token"] + settings["distillation_token"]
-    counts = [rows - tokens, rows, rows - tokens - settings["registers"]]  # of patches, as tokens in front have rows
-    sides = [math.isqrt(max(count, 0)) for count in counts]
-    squares = [(side * stride[0], side * stride[1]) for side in sides]
-    for size in [*stated, *squares, *supposed]:
-        grid = ceil_div(size, stride)
-        if grid[0] * grid[1] in counts:
-            return {"position": "learned", "position_prefix": grid[0] * grid[1] != rows, "image_size": size}
-    raise VitrailError(f"its table of {rows} positions is not that of a square image; say which: image_size=(height, width)")
+    rows = table.shape[0] if relative else table.shape[1]
+    if relative:  # a row per offset, and three for the tokens in front
+        counts = [rows - 3 if tokens + settings["registers"] else rows]
+        sides = [(math.isqrt(counts[0]) + 1) // 2]
+    else:  # a row per patch, and perhaps for tokens in front
+        counts = [rows - tokens, rows, rows - tokens - settings["registers"]]
+        sides = [math.isqrt(max(count, 0)) for count in counts]
+    for size in [*stated, *((side * stride[0], side * stride[1]) for side in sides), *supposed]:
+        h, w = ceil_div(size, stride)
+        if relative and (2 * h - 1) * (2 * w - 1) in counts:
+            return {"position": "relative", "heads": table.shape[1], "image_size": size}
+        if not relative and h * w in counts:
+            return {"position": "learned", "position_prefix": h * w < rows or not tokens, "image_size": size}
+    raise VitrailError(f"its table of {rows} rows is not that of a square image; say which: image_size=(height, width)")
 
 
-def _swin(state: State, version: int, stated: list[Grid], supposed: list[Grid]) -> dict[str, Any]:
+def _swin(
+    state: State, version: int, window: dict[str, Any], stated: list[Grid], supposed: list[Grid]
+) -> dict[str, Any]:
     width, channels, p, q = state["patch.weight"].shape
     stages = _count(state, r"stages\.(\d+)\.")
     head_of = "attention.logit_scale" if version == 2 else "bias.table"
@@ -160,31 +170,36 @@ def _swin(state: State, version: int, stated: list[Grid], supposed: list[Grid]) 
         "qkv_bias": any(f"stages.0.0.attention.{name}" in state for name in ("qkv.bias", "q_bias")),
         **_head(state),
     }
-    if version == 2:
-        return settings | {"image_size": size for size in stated[:1]}
-    rows = [len(state[f"stages.{i}.0.bias.table"]) for i in range(stages)]
-    sides = [(math.isqrt(count) + 1) // 2 for count in rows]  # of a square window
-    settings["window"] = (max(sides), max(sides))
-    last = (sides[-1] * p * 2 ** (stages - 1), sides[-1] * q * 2 ** (stages - 1))
-    for size in [*stated, *supposed, (224, 224), last]:
+    if version == 1:
+        rows = [len(state[f"stages.{i}.0.bias.table"]) for i in range(stages)]
+    elif window:
+        rows = window.pop("rows")
+    else:
+        return settings | ({"image_size": stated[0]} if stated else {})
+    sides = [(math.isqrt(count) + 1) // 2 for count in rows]  # of square windows
+    settings |= {"window": (max(sides), max(sides)), **window}
+    # Where an image is too small for the window, timm's rule and the official files have smaller ones in late stages.
+    usual = (224, 224) if version == 1 else (256, 256)
+    smallest = (sides[-1] * p * 2 ** (stages - 1), sides[-1] * q * 2 ** (stages - 1))
+    for size in [*stated, *supposed, usual, smallest]:
         shape = SwinSettings(**{**settings, "padding": "timm", "image_size": size})
         windows = [stage_window(shape, i)[0] for i in range(stages)]
         if [(2 * h - 1) * (2 * w - 1) for h, w in windows] == rows:
             return settings | {"image_size": size}
-    return settings
+    return settings | ({"image_size": stated[0]} if stated else {})
 
 
-def windows_from(buffers: dict[str, Tensor]) -> dict[str, Any]:
-    """Swin v2 keeps no trace of its window in what it learns. The official files and torchvision's hold the offsets inside
-    it as a buffer: sign(x)·log2(8|x| + 1)/3 with x the offset over that of the window it was trained with."""
+def _window_v2(buffers: State) -> dict[str, Any]:
+    """Swin v2 learns nothing that has the shape of its window. The official files and torchvision's hold the offsets
+    inside it as a buffer: sign(x)·log2(8|x| + 1)/3, x being the offset over the largest one of pre-training."""
     tables = [table for name, table in sorted(buffers.items()) if name.endswith(".0.attn.relative_coords_table")]
     if not tables:
         return {}
-    window = tables[0].shape[1] // 2 + 1, tables[0].shape[2] // 2 + 1
-    trained = []
-    for table in tables:
-        side = table.shape[1] // 2 + 1
-        furthest = (2 ** (3 * table[0, -1, 0, 0].item()) - 1) / 8
-        trained.append(round((side - 1) / furthest) + 1 if furthest else side)
     sides = [table.shape[1] // 2 + 1 for table in tables]
-    return {"window": window, "pretrained_window": () if trained == sides else tuple(trained)}
+    furthest = [(2 ** (3 * table[0, -1, 0, 0].item()) - 1) / 8 for table in tables]
+    trained = tuple(round((side - 1) / x) + 1 if x else side for side, x in zip(sides, furthest, strict=True))
+    return {
+        "window": (sides[0], tables[0].shape[2] // 2 + 1),
+        "pretrained_window": () if trained == tuple(sides) else trained,
+        "rows": [table.shape[1] * table.shape[2] for table in tables],
+    }

@@ -72,7 +72,9 @@ def swin_needs(settings: SwinSettings, padding: str) -> Needs:
 
 def shrinks(settings: SwinSettings) -> bool:
     """Is a map, at `image_size`, smaller than the window?"""
-    return any(size < window for grid in stage_grids(settings) for size, window in zip(grid, settings.window, strict=True))
+    return any(
+        size < window for grid in stage_grids(settings) for size, window in zip(grid, settings.window, strict=True)
+    )
 
 
 def stage_grids(settings: SwinSettings) -> list[Grid]:

@@ -1,8 +1,8 @@
 """Renaming weights between ecosystems, in both directions, from one table.
 
 A rule pairs our name of a tensor with theirs: `Rule("blocks.{i}.norm1.{p}", "encoder.layer.{i}.layernorm_before.{p}")`.
-`{i}`, `{j}` are numbers, `{p}` is `weight` or `bias`; `{2i+1}` is a number that is 2i+1. Where one side keeps in several
-tensors what the other keeps in one, the rule lists them and says how they are put together and taken apart.
+`{i}`, `{j}` are numbers, `{p}` is `weight` or `bias`; `{2i+1}` is a number that is 2i+1. Where one side keeps in
+several tensors what the other keeps in one, the rule lists them and says how they are put together and taken apart.
 """
 
 import re
@@ -43,13 +43,13 @@ class Template:
         if found is None:
             return None
         values: dict[str, str | int] = {}
-        for (times, field, plus), text in zip(fields, found.groups(), strict=True):
-            if field == "p":
-                values[field] = text
+        for (times, letter, plus), text in zip(fields, found.groups(), strict=True):
+            if letter == "p":
+                values[letter] = text
             elif (int(text) - plus) % times or int(text) < plus:
                 return None
             else:
-                values[field] = (int(text) - plus) // times
+                values[letter] = (int(text) - plus) // times
         return values
 
     def fill(self, values: dict[str, str | int]) -> str:
@@ -165,3 +165,16 @@ class Layout:
             out |= found
             left -= used
         return out, sorted(left)
+
+
+def group_names(names: Iterable[str], most: int = 6) -> str:
+    """A few of the names, their first numbers folded into ranges: `blocks.0–11.norm1.weight, head.output.bias`."""
+    groups: dict[str, list[int]] = {}
+    for name in names:
+        numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
+        groups.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), []).extend(map(int, numbers[:1]))
+    shown = []
+    for group, numbers in groups.items():
+        low, high = (min(numbers), max(numbers)) if numbers else (0, 0)
+        shown.append(group.replace("*", f"{low}" if low == high else f"{low}–{high}", 1))
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more kinds" if len(shown) > most else "")

@@ -2,22 +2,28 @@
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
-from vitrail.models.position import SinCosPosition
-from vitrail.models.swin import ContinuousBias, SwinBlock
-from vitrail.weights import hf, hf_config, timm, torchvision
-from vitrail.weights.checkpoint import HEADER, group_names, settings_to_dict
-from vitrail.weights.rules import Layout, State
+from vitrail.models import MAESettings, Preprocessing
+from vitrail.models.position import LearnedPosition, SinCosPosition
+from vitrail.weights import hf_config, timm, torchvision
+from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict
+from vitrail.weights.files import WRAPPED
+from vitrail.weights.identify import for_channels
+from vitrail.weights.rules import Layout, State, group_names
 
 DIALECTS = ("vitrail", "timm", "hf", "torchvision")
+PICKLED = (".pth", ".pt", ".bin")
 
 
 def save_weights(
@@ -31,121 +37,97 @@ def save_weights(
     """Writes a model: one bundle of ours, a state dict for timm or torchvision, or a folder for transformers.
 
     The vitrail dialect keeps settings, labels and preprocessing in the header of the file. timm and torchvision are
-    written as safetensors, or with torch.save if the path ends in .pth.
+    written as safetensors, or with torch.save if the path ends in .pth; such a file has no place for the norm epsilon
+    or the rules of resizing, so build their model with the same. What a dialect can't express is refused.
     """
-    path, settings = Path(path), model.settings  # type: ignore[assignment]
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    if dialect == "vitrail":
-        pre = preprocessing or Preprocessing(size=settings.image_size)
-        header = {"settings": settings_to_dict(settings), "preprocessing": pre.__dict__, "labels": labels, "name": name}
-        return _write(path, state, {HEADER: json.dumps(header, ensure_ascii=False)})
+    path, settings = Path(path).expanduser(), settings_of(model)
     if dialect not in DIALECTS:
-        raise VitrailError(f"dialect={dialect!r} is not known; choose one of {', '.join(DIALECTS)}.{nearest(dialect, DIALECTS)}")
-    state = _with_tables(state, model, dialect)
+        hint = nearest(dialect, DIALECTS)
+        raise VitrailError(f"dialect={dialect!r} is not known; choose one of {', '.join(DIALECTS)}.{hint}")
+    if labels is not None and len(labels) != settings.num_classes:
+        raise VitrailError(f"{len(labels)} labels were given for a model of {settings.num_classes} classes.")
+    if path.suffix in PICKLED and dialect == "vitrail":
+        raise VitrailError(f"A bundle keeps its settings in a safetensors header; name it {path.stem}.safetensors.")
+    if path.suffix in (*PICKLED, ".safetensors") and dialect == "hf":
+        raise VitrailError(f"The dialect hf is a folder with config.json and weights; {path.name} looks like a file.")
+
+    pre = preprocessing or for_channels(Preprocessing(size=settings.image_size), settings.channels)
+    state = {WRAPPED.sub("", name): tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    if dialect == "vitrail":
+        header = {"settings": settings_to_dict(settings), "preprocessing": asdict(pre), "labels": labels, "name": name}
+        return write_weights(path, state, {HEADER: json.dumps(header, ensure_ascii=False)})
     if dialect == "hf":
-        return _write_folder(path, state, settings, labels, preprocessing)
-    layout = _timm_layout(settings) if dialect == "timm" else _torchvision_layout(settings)
-    theirs = _translate(state, layout, dialect)
-    if dialect == "torchvision" and isinstance(settings, SwinSettings):
-        theirs |= _torchvision_buffers(model)
-    return _write(path, theirs, {"format": "pt"})
+        return _write_folder(path, model, state, labels, pre)
+    if dialect == "timm":
+        theirs = _translate(state, model, timm.layout_for(settings))
+    else:
+        theirs = _translate(state, model, torchvision.layout_for(settings)) | torchvision.buffers_of(model)
+    return write_weights(path, theirs, {"format": "pt"})
 
 
-def _translate(state: State, layout: Layout, dialect: str) -> State:
-    theirs, left = layout.write(state)
+def _translate(state: State, model: nn.Module, layout: Layout) -> State:
+    theirs, left = layout.write(state | _tables(model, layout.dialect))
     if left:
-        raise VitrailError(f"The dialect {dialect} has no place for {group_names(left)}; save it with dialect vitrail.")
+        raise VitrailError(f"The dialect {layout.dialect} has no place for {group_names(left)}; use dialect vitrail.")
     return theirs
 
 
-def _write(path: Path, state: State, metadata: dict[str, str]) -> Path:
-    """Writes beside the target and then renames, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    state = {k: v.contiguous().clone() for k, v in state.items()}
-    try:
-        if path.suffix in (".pth", ".pt", ".bin"):
-            torch.save(state, part)
+def _tables(model: nn.Module, dialect: str) -> State:
+    """Others keep fixed positions as a table too, and differ in which tokens in front have a row in it. A row of zeros
+    changes nothing: transformers and torchvision want one for each token but registers, timm for all, or for none."""
+    tables: State = {}
+    settings: Any = settings_of(model)
+    for name, module in model.named_modules():
+        if isinstance(module, SinCosPosition):
+            patches = module.get_buffer("table").flatten(0, 1)
+            rows = patches[:0]
+        elif isinstance(module, LearnedPosition):
+            rows, patches = module.table[0].split([module.prefix_rows, module.grid[0] * module.grid[1]])
         else:
-            save_file(state, part, metadata)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise VitrailError(f"{path} could not be written: {error.strerror or error}.") from None
-    return path
+            continue
+        tokens = settings.class_token + settings.distillation_token
+        if dialect == "timm":
+            tokens += settings.registers
+            if not (settings.position_prefix or settings.distillation_token or isinstance(settings, MAESettings)):
+                tokens = 0
+        zeros = patches.new_zeros(tokens - len(rows), patches.shape[1])
+        tables[f"{name}.table"] = torch.cat([rows, zeros, patches])[None].detach().cpu()
+    return tables
 
 
-def _write_folder(
-    path: Path, state: State, settings: Settings, labels: list[str] | None, pre: Preprocessing | None
-) -> Path:
-    if path.suffix in (".safetensors", ".pth", ".bin"):
-        raise VitrailError(f"The dialect hf is a folder with config.json and weights; {path.name} looks like a file.")
-    kind = hf_config.kind_of(settings)
-    gated = isinstance(settings, ViTSettings) and settings.activation == "swiglu"
-    layout = hf.BY_TYPE[kind.layout.replace("_vit", "") + "_gated" if gated else kind.layout]
-    theirs = _translate(state, layout, "hf")
-    heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
-    theirs = {key if key.startswith(heads) else kind.prefix + key: value for key, value in theirs.items()}
-    if kind.model_type.startswith("dino"):  # transformers expects it, and uses it only in pre-training
-        shape = (1, 1, settings.width) if kind.model_type == "dinov3_vit" else (1, settings.width)
-        theirs["embeddings.mask_token"] = torch.zeros(shape)
-    path.mkdir(parents=True, exist_ok=True)
-    _write(path / "model.safetensors", theirs, {"format": "pt"})
+def _write_folder(path: Path, model: nn.Module, state: State, labels: list[str] | None, pre: Preprocessing) -> Path:
+    settings = settings_of(model)
+    theirs = _translate(state, model, hf_config.layout_for(settings))
+    theirs = {hf_config.named_for(settings, name): tensor for name, tensor in theirs.items()}
     config = hf_config.config_from(settings, labels)
-    (path / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    pre = pre or Preprocessing(size=settings.image_size)
-    processor = json.dumps(hf_config.preprocessor_config(pre), indent=2)
-    (path / "preprocessor_config.json").write_text(processor + "\n", encoding="utf-8")
+    if config["model_type"].startswith("dino"):  # transformers expects it, and uses it only in pre-training
+        shape = (1, 1, settings.width) if config["model_type"] == "dinov3_vit" else (1, settings.width)
+        theirs["embeddings.mask_token"] = torch.zeros(shape)
+    write_weights(path / "model.safetensors", theirs, {"format": "pt"})
+    for name, content in (("config", config), ("preprocessor_config", hf_config.preprocessor_config(pre))):
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        _write(path / f"{name}.json", partial(Path.write_text, data=text, encoding="utf-8"))
     return path
 
 
-def _with_tables(state: State, model: nn.Module, dialect: str) -> State:
-    """Others store fixed positions too, with a row of zeros for the class token; and some want that row in any case."""
-    settings: Any = model.settings
-    state = dict(state)
-    for name, module in model.named_modules():
-        if isinstance(module, SinCosPosition) and dialect != "vitrail":
-            table = module.table.flatten(0, 1)
-            rows = table.new_zeros(settings.prefix_tokens, table.shape[1])
-            state[f"{name}.table"] = torch.cat([rows, table])[None].cpu()
-    if dialect in ("hf", "torchvision") and getattr(settings, "class_token", False) and not settings.position_prefix:
-        table = state["position.table"]
-        state["position.table"] = torch.cat([table.new_zeros(1, 1, table.shape[2]), table], dim=1)
-    return state
+def write_weights(path: Path, state: State, metadata: dict[str, str]) -> Path:
+    # Parts of one stacked matrix share its memory, which neither format should see.
+    state = {name: tensor.contiguous().clone() for name, tensor in state.items()}
+    if path.suffix in PICKLED:
+        return _write(path, lambda part: torch.save(state, part))
+    return _write(path, lambda part: save_file(state, part, metadata))
 
 
-def _timm_layout(settings: Settings) -> Layout:
-    """The layout of timm's class for these settings."""
-    if isinstance(settings, SwinSettings):
-        family, rules = ("swin" if settings.version == 1 else "swinv2"), timm.TIMM_SWIN
-    elif isinstance(settings, MAESettings):
-        family, rules = "mae", tuple(timm.MAE)
-    elif settings.position == "rotary":
-        family, rules = "vit", tuple(timm.DINOV3_GATED if settings.activation == "swiglu" else timm.DINOV3)
-    else:
-        stem = [] if settings.stem is None else timm.STEM if settings.stem else timm.ROOT
-        family, rules = "vit", (*stem, *timm.VIT)
-    return next(layout for layout in timm.LAYOUTS if layout.family == family and layout.rules == rules)
-
-
-def _torchvision_layout(settings: Settings) -> Layout:
-    if isinstance(settings, MAESettings):
-        raise VitrailError("torchvision has no masked autoencoder; save it with dialect vitrail, timm or hf.")
-    family = f"swin{'' if settings.version == 1 else 'v2'}" if isinstance(settings, SwinSettings) else "vit"
-    return next(layout for layout in torchvision.LAYOUTS if layout.family == family)
-
-
-def _torchvision_buffers(model: nn.Module) -> State:
-    """torchvision keeps the index and, in v2, the log-spaced offsets in its state dict."""
-    buffers: State = {}
-    for name, module in model.named_modules():
-        if isinstance(module, SwinBlock):
-            _, stage, block = name.split(".")
-            prefix = f"features.{2 * int(stage) + 1}.{block}.attn."
-            buffers[prefix + "relative_position_index"] = module.bias.index.flatten().cpu()
-            if isinstance(module.bias, ContinuousBias):
-                shape = (1, 2 * module.window[0] - 1, 2 * module.window[1] - 1, 2)
-                buffers[prefix + "relative_coords_table"] = module.bias.offsets.reshape(shape).cpu()
-    return buffers
-
-
+def _write(path: Path, write: Callable[[Path], object]) -> Path:
+    """Writes beside the target and then renames, so that a reader never sees half a file."""
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        os.replace(part, path)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise VitrailError(f"{path} could not be written: {reason}.") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path

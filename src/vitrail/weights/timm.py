@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.catalog import IMAGENET
-from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs, ungated
+from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs
 from vitrail.weights.rules import STACK2, Layout, Rule, prefixed
 
 NORM_MLP = [
@@ -137,7 +137,10 @@ OFFICIAL = "layers.0.downsample.norm.weight"  # timm's first stage merges nothin
 
 
 def _vit(
-    signature: tuple[str, ...], facts: dict[str, Any], rules: list[Rule] = VIT, preprocessing: dict[str, Any] | None = None
+    signature: tuple[str, ...],
+    facts: dict[str, Any],
+    rules: list[Rule] = VIT,
+    preprocessing: dict[str, Any] | None = None,
 ) -> Layout:
     ignore = r"^mask_token$|k_bias$"
     return Layout("timm", "vit", (*signature, BLOCK), tuple(rules), facts, preprocessing or {}, ignore, OLDER)

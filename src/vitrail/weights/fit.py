@@ -1,0 +1,259 @@
+"""The tensors of a checkpoint in the shapes of a model: tables resized, channels adapted, heads kept or left.
+
+Nothing is changed in silence: what was, and what of the model keeps its own initialisation, is noted.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.position import Grid, SinCosPosition, resize_grid
+from vitrail.models.swin import resize_bias_table, stage_window
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.rules import State
+
+WAVES = ("sincos", "sincos1d")
+
+
+@dataclass
+class Fitted:
+    """Weights on their way into a model."""
+
+    state: State
+    path: str  # of the file, for errors
+    notes: list[str] = field(default_factory=list)  # what was changed, in sentences
+    fresh: tuple[str, ...] = ()  # beginnings of names that the file has nothing for: the model's own values stay
+
+    def drop(self, *prefixes: str) -> None:
+        self.state = {name: tensor for name, tensor in self.state.items() if not name.startswith(prefixes)}
+
+
+def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
+    """The checkpoint's tensors for a model of the settings `target`. `head` is as in `load_weights`."""
+    source = checkpoint.settings
+    fitted = Fitted(dict(checkpoint.state), str(checkpoint.path))
+    if isinstance(source, MAESettings) and isinstance(target, MAESettings):
+        return _fit_mae(fitted, source, target)
+    if isinstance(source, MAESettings) and isinstance(target, ViTSettings):
+        fitted.state = _inner(fitted.state, "encoder.")
+        source = source.encoder
+        fitted.notes.append("the encoder of a masked autoencoder was taken, its decoder left")
+    if isinstance(target, SwinSettings) and isinstance(source, SwinSettings):
+        _fit_bias_tables(fitted, source, target)
+        _fit_channels(fitted, target.channels)
+    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
+        _fit_vit(fitted, source, target)
+    else:
+        kinds = {SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT"}
+        raise VitrailError(f"{fitted.path} holds {kinds[type(source)]}, which can't fill {kinds[type(target)]}.")
+    _fit_head(fitted, source, target, head)
+    return fitted
+
+
+def _inner(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def _fit_mae(fitted: Fitted, source: MAESettings, target: MAESettings) -> Fitted:
+    encoder = Fitted(_inner(fitted.state, "encoder."), fitted.path, fitted.notes)
+    _fit_vit(encoder, source.encoder, target.encoder)
+    fitted.drop("encoder.")
+    if (table := fitted.state.pop("decoder_position.table", None)) is not None:
+        _check_waves(table[0], source.decoder_width, source.grid, True, fitted.path)
+    fitted.state |= {f"encoder.{name}": tensor for name, tensor in encoder.state.items()}
+    fitted.fresh = tuple(f"encoder.{prefix}" for prefix in encoder.fresh)
+    return fitted
+
+
+def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+    _fit_position(fitted, source, target)
+    _fit_channels(fitted, target.channels)
+    _fit_norm(fitted, target)
+    if source.distillation_token and not target.distillation_token:
+        fitted.drop("distillation_token", "head_distillation.")
+        fitted.notes.append("the distillation token and its head were left out")
+    elif target.distillation_token and not source.distillation_token:
+        fitted.fresh += ("distillation_token", "head_distillation.")
+        fitted.notes.append("the distillation token and its head are new: the file has none")
+
+
+def _fit_head(fitted: Fitted, source: Settings, target: Settings, head: str) -> None:
+    """A head serves as a whole or not at all: an output layer without its hidden layer would give other classes."""
+    hidden = isinstance(source, ViTSettings) and source.head == "mlp"
+    wants_hidden = isinstance(target, ViTSettings) and target.head == "mlp"
+    if not hidden:
+        fitted.drop("head.hidden.")  # transformers' pooler, which no classifier of its uses
+    has_head = "head.output.weight" in fitted.state
+    if head == "keep":
+        if target.num_classes and not has_head:
+            raise VitrailError(f'{fitted.path} has no head to keep; use head="new" or head="auto" for a fresh one.')
+        return
+    if head == "auto" and has_head and source.num_classes == target.num_classes and hidden == wants_hidden:
+        return
+    if hidden and wants_hidden and not target.num_classes:
+        fitted.drop("head.output.", "head_distillation.")
+        return
+    fitted.drop("head.", "head_distillation.")
+    fitted.fresh += ("head.", "head_distillation.")
+    if target.num_classes:
+        why = f"the file's has {source.num_classes} classes, the model {target.num_classes}"
+        if head == "new":
+            why = "as asked"
+        elif not has_head:
+            why = "the file has none"
+        elif hidden != wants_hidden:
+            why = f"the file's has {'a' if hidden else 'no'} hidden layer"
+        fitted.notes.append(f"the head is new ({why})")
+
+
+def _fit_channels(fitted: Fitted, channels: int) -> None:
+    """Three colours to one: their sum, so that a grey picture gives what its copy in three channels gave. To N:
+    repeated, and scaled by 3/N so that the sum keeps its size. A hybrid brings its filters to one size on every call,
+    so there both hold only roughly."""
+    name = "stem.conv.weight" if "stem.conv.weight" in fitted.state else "patch.weight"
+    weight = fitted.state.get(name)
+    if weight is None or weight.shape[1] == channels:
+        return
+    have = weight.shape[1]
+    if channels == 1:
+        fitted.state[name] = weight.sum(dim=1, keepdim=True)
+    else:
+        fitted.state[name] = weight.repeat(1, -(-channels // have), 1, 1)[:, :channels] * (have / channels)
+    fitted.notes.append(f"the patch embedding was adapted from {have} to {channels} channels")
+
+
+def _fit_norm(fitted: Fitted, target: ViTSettings) -> None:
+    """Where the last norm acts, before or after pooling, is the model's choice; its weights serve either way."""
+    have, want = ("norm", "norm_pool") if target.norm_after_pool else ("norm_pool", "norm")
+    if f"{want}.weight" not in fitted.state and f"{have}.weight" in fitted.state:
+        for p in ("weight", "bias"):
+            fitted.state[f"{want}.{p}"] = fitted.state.pop(f"{have}.{p}")
+        fitted.notes.append(f"the last norm moved to {'after' if target.norm_after_pool else 'before'} the pooling")
+
+
+def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+    state = fitted.state
+    if source.position in WAVES and target.position == "learned":  # fixed positions are a table to start from
+        if "position.table" not in state:
+            waves = SinCosPosition(source.width, source.grid, source.position_rule, source.position == "sincos")
+            state["position.table"] = waves.get_buffer("table").flatten(0, 1)[None]
+        source = replace(source, position="learned")
+    if target.position in WAVES and source.position in ("learned", *WAVES):
+        _fit_waves(fitted, source, target)
+    elif source.position != target.position:
+        if any(name.startswith("position.") for name in state):
+            fitted.notes.append(f"positions are {target.position}; those of the file, {source.position}, were left out")
+        elif target.position in ("learned", "factorised", "relative", "conditional"):
+            fitted.notes.append(f"positions are {target.position} and new: the file has none")
+        fitted.drop("position.")
+        fitted.fresh += ("position.",)
+    elif target.position == "learned":
+        _fit_table(fitted, source, target)
+    elif source.grid != target.grid and target.position == "factorised":
+        (h, w), rule = target.grid, source.position_rule
+        state["position.rows"] = resize_grid(state["position.rows"][:, None], (h, 1), rule)[:, 0]
+        state["position.columns"] = resize_grid(state["position.columns"][None], (1, w), rule)[0]
+    elif source.grid != target.grid and target.position == "relative":
+        table = state["position.table"]
+        count = (2 * source.grid[0] - 1) * (2 * source.grid[1] - 1)
+        offsets = resize_bias_table(table[:count], source.grid, target.grid, source.position_rule)
+        state["position.table"] = torch.cat([offsets, table[count:]])
+    kept = source.position == target.position and target.position in ("learned", "factorised", "relative")
+    if kept and source.grid != target.grid:
+        old, new = _grid(source.grid), _grid(target.grid)
+        fitted.notes.append(f"positions resized from {old} to {new} by the rule {source.position_rule!r}")
+
+
+def _grid(grid: Grid) -> str:
+    return f"{grid[0]}×{grid[1]}"
+
+
+def _split_table(fitted: Fitted, source: ViTSettings) -> tuple[dict[str, Tensor], Tensor]:
+    """A table's rows for the tokens in front, by name of the token, and those of the patches [h·w, D]."""
+    table = fitted.state["position.table"][0]
+    count = source.grid[0] * source.grid[1]
+    tokens = [name for name in ("class_token", "distillation_token") if name in fitted.state]
+    sizes = {name: 1 for name in tokens} | ({"registers": source.registers} if source.registers else {})
+    if len(table) not in (count, count + len(tokens), count + sum(sizes.values())):
+        raise VitrailError(
+            f"{fitted.path}: a table of {len(table)} positions is not one of {_grid(source.grid)} patches;"
+            " say image_size=(height, width) of the images it was made for."
+        )
+    rows: dict[str, Tensor] = {}
+    start = 0
+    for name, size in sizes.items():
+        if start < len(table) - count:
+            rows[name] = table[start : start + size]
+            start += size
+    return rows, table[len(table) - count :]
+
+
+def _fit_table(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+    """The table's patches are resized; its rows for tokens in front are kept, or folded into the tokens themselves."""
+    rows, patches = _split_table(fitted, source)
+    if source.grid != target.grid:
+        resized = resize_grid(patches.float().unflatten(0, source.grid), target.grid, source.position_rule)
+        patches = resized.flatten(0, 1)
+    tokens = [name for name in ("class_token", "distillation_token") if getattr(target, name)]
+    kept = tokens if target.position_prefix else []
+    _fold(fitted, {name: row for name, row in rows.items() if name not in kept})
+    front = [rows.get(name, patches.new_zeros(1, patches.shape[1])) for name in kept]
+    fitted.state["position.table"] = torch.cat([*front, patches])[None]
+
+
+def _fold(fitted: Fitted, rows: dict[str, Tensor]) -> None:
+    """A row that is added to a token on every call may as well be part of the token."""
+    for name, row in rows.items():
+        fitted.state[name] = fitted.state[name] + row
+
+
+def _fit_waves(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+    """Files of fixed positions store their table, with rows of zeros in front; the model makes it by its formula."""
+    if "position.table" not in fitted.state:
+        return
+    rows, patches = _split_table(fitted, source)
+    two_dimensional = (source if source.position in WAVES else target).position == "sincos"
+    if source.position in WAVES:
+        _check_waves(patches, source.width, source.grid, two_dimensional, fitted.path)
+    elif not _are_waves(patches, source.width, source.grid, two_dimensional):
+        fitted.notes.append(f"positions are {target.position}; those of the file, learned, were left out")
+    _fold(fitted, rows)
+    del fitted.state["position.table"]
+
+
+def _are_waves(table: Tensor, width: int, grid: Grid, two_dimensional: bool) -> bool:
+    waves = SinCosPosition(width, grid, "timm", two_dimensional).get_buffer("table").flatten(0, 1)
+    return torch.allclose(table[len(table) - len(waves) :].float(), waves, atol=1e-4)
+
+
+def _check_waves(table: Tensor, width: int, grid: Grid, two_dimensional: bool, path: str) -> None:
+    if not _are_waves(table, width, grid, two_dimensional):
+        raise VitrailError(
+            f'{path}: its positions are not the sine-cosine table; build the model with position="learned".'
+        )
+
+
+def _fit_bias_tables(fitted: Fitted, source: SwinSettings, target: SwinSettings) -> None:
+    def rows(window: Grid) -> int:
+        return (2 * window[0] - 1) * (2 * window[1] - 1)
+
+    resized = False
+    for name in [name for name in fitted.state if name.endswith(".bias.table")]:
+        stage = int(name.split(".")[1])
+        table, new, old = fitted.state[name], stage_window(target, stage)[0], stage_window(source, stage)[0]
+        if len(table) != rows(old):  # a rectangular window can't be read off its table: it may be the model's
+            if len(table) != rows(new):
+                raise VitrailError(
+                    f"{fitted.path}: {name} has {len(table)} rows, and a window of {_grid(old)} has {rows(old)};"
+                    " say window=(height, width), or the image_size that it was made for."
+                )
+            continue
+        if old != new:
+            fitted.state[name] = resize_bias_table(table, old, new, source.position_rule)
+            resized = True
+    if resized:
+        change = f"{_grid(source.window)} to {_grid(target.window)}"
+        fitted.notes.append(f"tables of relative positions resized from window {change}")
