@@ -4,10 +4,12 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, SwinSettings, ViTSettings, catalog, create_model, list_models, resolve
-from vitrail.models.catalog import cost, model_settings
+from vitrail.models.catalog import model_settings
+from vitrail.models.cost import cost
 
 ENTRIES = list(catalog())
 TIMM = set(timm.list_models())
@@ -257,3 +259,13 @@ def test_an_unknown_setting_suggests_the_nearest(name, setting, kind, suggestion
     with pytest.raises(VitrailError) as error:
         create_model(name, **{setting: 4})
     assert str(error.value) == f'{setting!r} is not a setting of {kind} models. Did you mean "{suggestion}"?'
+
+
+@pytest.mark.parametrize("name", ["swin_t", "mae_b16", "dinov2_s14_reg4"])
+def test_cost_counted_from_two_depths_is_that_of_the_whole_model(name):
+    with torch.device("meta"):
+        model = create_model(name).eval()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.empty(1, 3, *model.settings.image_size))
+    assert cost(name).parameters == sum(p.numel() for p in model.parameters())
+    assert cost(name).multiply_adds == counter.get_total_flops() // 2

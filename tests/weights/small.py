@@ -45,6 +45,18 @@ def small(family: str, **changes: Any) -> nn.Module:
     return shake(vitrail.create_model(name, **{**shape, **changes}))
 
 
+def saved(model: nn.Module, tmp_path: Path, dialect: str = "vitrail") -> Path:
+    suffix = "" if dialect == "hf" else ".safetensors"
+    return vitrail.save_weights(model, tmp_path / f"model{suffix}", dialect=dialect)
+
+
+def fresh(family: str, **changes: Any) -> nn.Module:
+    """A model of the same kind with other weights."""
+    torch.manual_seed(1)
+    name, shape = FAMILIES[family]
+    return vitrail.create_model(name, **{**shape, **changes}).eval()
+
+
 def assert_equal_states(one: nn.Module, other: nn.Module) -> None:
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()

@@ -16,7 +16,7 @@ def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
 
     from vitrail.errors import VitrailError, nearest
     from vitrail.models import catalog, list_models
-    from vitrail.models.catalog import cost
+    from vitrail.models.cost import cost
 
     names = list_models(pattern)
     if not names:

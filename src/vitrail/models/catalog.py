@@ -9,9 +9,7 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.mae import MAESettings, MaskedAutoencoder
@@ -110,26 +108,6 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
 @cache
 def _aliases() -> dict[str, tuple[Entry, dict[str, Any]]]:
     return {alias: (entry, implied) for entry in catalog().values() for alias, implied in entry.aliases.items()}
-
-
-@dataclass(frozen=True)
-class Cost:
-    parameters: int
-    multiply_adds: int  # of one image at the default size
-    tokens: int
-
-
-@cache
-def cost(name: str) -> Cost:
-    """Counted on a model without memory, by running one image through it."""
-    settings = model_settings(name)
-    with torch.device("meta"):
-        model = build(settings).eval()
-        image = torch.empty(1, settings.channels, *settings.image_size)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(image)
-    tokens = settings.grid[0] * settings.grid[1] + (0 if isinstance(settings, SwinSettings) else settings.prefix_tokens)
-    return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2, tokens)
 
 
 @cache

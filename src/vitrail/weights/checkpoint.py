@@ -81,6 +81,14 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         raise VitrailError(f"{path}: its {what} was not understood ({type(error).__name__}: {error}).") from error
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile` or `DistributedDataParallel`."""
+    for name in ("_orig_mod", "module"):
+        if isinstance(inner := getattr(model, name, None), nn.Module):
+            return unwrapped(inner)
+    return model
+
+
 def settings_of(model: nn.Module) -> Settings:
     if not isinstance(getattr(model, "settings", None), tuple(set(CLASSES.values()))):
         raise VitrailError(f"{type(model).__name__} is not a model of vitrail: it has no settings.")
@@ -147,12 +155,10 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     if "image_size" in facts and known.get("image_size", sizes[0]) != sizes[0]:
         size = known["image_size"]
         raise VitrailError(f"{raw.path}: its table of positions is one for images of {size}, not of {sizes[0]}.")
-    known = {
-        **known,
-        **told,
-        **{key: known[key] for key in ("image_size",) if key in known},
-    }  # a table knows its size best
-    identity = identify(raw.path, layout.family, known, raw.names, raw.config.get("architecture"), model, preprocessing)
+    size_of_table = {key: value for key, value in known.items() if key == "image_size"}  # it knows best
+    known = {**known, **told, **size_of_table}
+    architecture = raw.config.get("architecture")
+    identity = identify(raw.path, layout.family, known, raw.names, architecture, model, preprocessing)
     settings = identity.settings
     return Checkpoint(
         raw.path,
@@ -176,7 +182,7 @@ def _config_facts(raw: RawFile, dialect: str) -> dict[str, Any]:
 
 def _stated_sizes(raw: RawFile, told: dict[str, Any]) -> list[Grid]:
     sizes = [pair(told["image_size"], "image_size")] if "image_size" in told else []
-    if shape := raw.config.get("pretrained_cfg", {}).get("input_size"):  # timm: channels, height, width
+    if shape := (raw.config.get("pretrained_cfg") or {}).get("input_size"):  # timm: channels, height, width
         sizes.append((shape[1], shape[2]))
     return sizes
 
@@ -185,6 +191,9 @@ def _stated_preprocessing(raw: RawFile) -> dict[str, Any]:
     """The fields of `Preprocessing` that transformers' or timm's JSON beside the file tells."""
     if raw.preprocessor:
         return hf_config.preprocessing_from(raw.preprocessor)
-    stated = raw.config.get("pretrained_cfg") or {}
+    config = raw.config.get("pretrained_cfg") or {}
     fields = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
-    return _tuples({ours: stated[theirs] for ours, theirs in fields.items() if stated.get(theirs)})
+    stated = _tuples({ours: config[theirs] for ours, theirs in fields.items() if config.get(theirs)})
+    if stated.get("interpolation") not in hf_config.RESAMPLING.values():
+        stated.pop("interpolation", None)  # "random", in some
+    return stated

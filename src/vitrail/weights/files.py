@@ -189,15 +189,18 @@ def from_hub(name: str) -> Path:
     from huggingface_hub.errors import HFValidationError
 
     name, _, revision = name.partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise VitrailError(f"hf://{name} is not of the form hf://org/name, or hf://org/name@revision.")
+    malformed = f"hf://{name} is not of the form hf://org/name, or hf://org/name@revision."
+    if name.count("/") != 1:
+        raise VitrailError(malformed)
     folder = Path()
     try:
         for weights in ("*.safetensors", "pytorch_model*.bin"):  # the second only where the first is not offered
             folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", weights]))
             if any(folder.glob(weights)):
                 break
-    except (OSError, HFValidationError) as error:
+    except HFValidationError:
+        raise VitrailError(malformed) from None
+    except OSError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         reason = {
             401: "it is private or does not exist",

@@ -240,7 +240,7 @@ def _fit_bias_tables(fitted: Fitted, source: SwinSettings, target: SwinSettings)
     def rows(window: Grid) -> int:
         return (2 * window[0] - 1) * (2 * window[1] - 1)
 
-    resized = False
+    resized: dict[str, None] = {}  # in order, each once
     for name in [name for name in fitted.state if name.endswith(".bias.table")]:
         stage = int(name.split(".")[1])
         table, new, old = fitted.state[name], stage_window(target, stage)[0], stage_window(source, stage)[0]
@@ -253,7 +253,6 @@ def _fit_bias_tables(fitted: Fitted, source: SwinSettings, target: SwinSettings)
             continue
         if old != new:
             fitted.state[name] = resize_bias_table(table, old, new, source.position_rule)
-            resized = True
+            resized[f"{_grid(old)} to {_grid(new)}"] = None
     if resized:
-        change = f"{_grid(source.window)} to {_grid(target.window)}"
-        fitted.notes.append(f"tables of relative positions resized from window {change}")
+        fitted.notes.append(f"tables of relative positions resized from window {', '.join(resized)}")

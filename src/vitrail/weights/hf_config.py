@@ -67,6 +67,11 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
     if kind == "dinov2_with_registers":  # the one class there that resizes with anti-aliasing
         facts["position_rule"] = "timm"
+    if kind == "swinv2":  # pads as torchvision does, but fits a window to a map that is smaller as timm does
+        names = {"patch_size": "patch_size", "embed_dim": "width", "depths": "depths", "num_heads": "heads"}
+        shape = {ours: config[theirs] for theirs, ours in names.items() if theirs in config}
+        small = shrinks(SwinSettings(**shape, window=facts["window"], image_size=facts["image_size"]))
+        facts["padding"] = "timm" if small else "torchvision"
     if not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
         word = config.get("hidden_act", "gelu")
         if word not in ACTIVATIONS:

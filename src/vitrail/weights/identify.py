@@ -47,7 +47,7 @@ def identify(
     family: str,
     known: dict[str, Any],
     names: Sequence[str],
-    architecture: str | None,
+    architecture: object,
     model: str | None,
     preprocessing: dict[str, Any],
 ) -> Identity:
@@ -58,7 +58,7 @@ def identify(
         return Identity(candidate.entry, settings, _for(settings, candidate.entry.preprocessing, preprocessing), doubt)
 
     told = _named(model) if model else None
-    if architecture and (said := _known_name(architecture)) and not _against(said, family, known):
+    if isinstance(architecture, str) and (said := _known_name(architecture)) and not _against(said, family, known):
         other = told is not None and told.entry is not said.entry
         return identity(said, f"{path} is, by its config, {architecture}; {model} was not followed." if other else None)
     if told is not None:

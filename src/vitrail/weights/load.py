@@ -13,7 +13,7 @@ from vitrail.models import Settings, SwinSettings, SwinTransformer, ViTSettings,
 from vitrail.models.catalog import change
 from vitrail.models.layers import MLP
 from vitrail.models.position import Position
-from vitrail.weights.checkpoint import Checkpoint, settings_of, understand
+from vitrail.weights.checkpoint import Checkpoint, settings_of, understand, unwrapped
 from vitrail.weights.files import read_source
 from vitrail.weights.fit import Fitted, fit
 from vitrail.weights.rules import State, group_names
@@ -39,12 +39,13 @@ def load_weights(model: nn.Module, source: str | Path, head: str = "auto") -> Lo
     initialised; "keep" insists on the file's; "new" leaves the model's in any case. The model takes over the arithmetic
     that goes with the weights: norm epsilon, kind of GELU, rules of resizing and padding.
     """
+    model = unwrapped(model)
     settings = settings_of(model)
     checkpoint = understand(read_source(source), supposed=[settings.image_size])
     rules = _rules(checkpoint, settings)
-    fitted = fit(checkpoint, replace(settings, **rules), _checked(head))
-    shapes = _shapes(model) | _bias_tables(replace(settings, **rules))
-    check(fitted, shapes, checkpoint)
+    target = replace(settings, **rules)
+    fitted = fit(checkpoint, target, _checked(head))
+    check(fitted, checkpoint, target, _shapes(model) | _bias_tables(target))
     adopt(model, rules)
     model.load_state_dict(_full_precision(fitted.state), strict=False)
     if checkpoint.unknown:
@@ -61,9 +62,10 @@ def model_from(checkpoint: Checkpoint, head: str = "auto", **changes: Any) -> nn
     target = change(checkpoint.settings, **changes)
     fitted = fit(checkpoint, target, _checked(head))
     model = without_memory(target)
-    check(fitted, _shapes(model), checkpoint)
+    check(fitted, checkpoint, target, _shapes(model))
     if any(name not in fitted.state for name in model.state_dict()):
-        model = build(target)
+        with torch.device("cpu"):
+            model = build(target)
     model.load_state_dict(_full_precision(fitted.state), strict=False, assign=True)
     return model.eval()
 
@@ -75,8 +77,8 @@ def _checked(head: str) -> str:
 
 
 class _ParametersOnMeta(TorchFunctionMode):
-    """Parameters without memory, and real buffers. Under `torch.device("meta")` buffers would be computed there too, and
-    the first arithmetic on that device imports half of torch's compiler: seven seconds before a Swin is loaded."""
+    """Parameters without memory, and real buffers. Under `torch.device("meta")` buffers would be computed there too,
+    and the first arithmetic on that device imports half of torch's compiler: seven seconds before a Swin is loaded."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         kwargs = kwargs or {}
@@ -86,7 +88,7 @@ class _ParametersOnMeta(TorchFunctionMode):
 
 
 def without_memory(settings: Settings) -> nn.Module:
-    with _ParametersOnMeta():
+    with torch.device("cpu"), _ParametersOnMeta():
         return build(settings)
 
 
@@ -113,7 +115,7 @@ def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     return {name: getattr(checkpoint.settings, name) for name in names}
 
 
-def check(fitted: Fitted, shapes: Shapes, checkpoint: Checkpoint) -> None:
+def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shapes) -> None:
     """Refuses weights that don't fit, in a few lines."""
     state = fitted.state
     missing = [name for name in shapes if name not in state and not name.startswith(fitted.fresh)]
@@ -124,7 +126,8 @@ def check(fitted: Fitted, shapes: Shapes, checkpoint: Checkpoint) -> None:
             wrong.setdefault(f"{list(tensor.shape)}, expected {list(shapes[name])}", []).append(name)
     if not (missing or unexpected or wrong):
         return
-    lines = [f"{checkpoint.path} ({checkpoint.dialect}, {_describe(checkpoint.settings)}) does not fit this model:"]
+    file = f"{checkpoint.path} ({checkpoint.dialect}, {_describe(checkpoint.settings)})"
+    lines = [f"{file} does not fit this model ({_describe(target)}):"]
     if missing:
         lines.append(f"  missing in the file: {group_names(missing)}")
     if unexpected:
@@ -157,8 +160,8 @@ def adopt(model: nn.Module, rules: dict[str, Any]) -> None:
 
 def _adopt_windows(model: SwinTransformer) -> None:
     """Windows and shifts as the rule of padding in the model's settings has them."""
-    template = without_memory(model.settings)
-    assert isinstance(template, SwinTransformer)
+    with _ParametersOnMeta():
+        template = SwinTransformer(model.settings)
     for block, new in zip(model.blocks, template.blocks, strict=True):
         block.padding, block.window, block.shift = new.padding, new.window, new.shift
         if block.bias.window != new.bias.window:

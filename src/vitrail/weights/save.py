@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,7 @@ from vitrail.errors import VitrailError, nearest
 from vitrail.models import MAESettings, Preprocessing
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.weights import hf_config, timm, torchvision
-from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict
-from vitrail.weights.files import WRAPPED
+from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
 from vitrail.weights.identify import for_channels
 from vitrail.weights.rules import Layout, State, group_names
 
@@ -40,7 +40,8 @@ def save_weights(
     written as safetensors, or with torch.save if the path ends in .pth; such a file has no place for the norm epsilon
     or the rules of resizing, so build their model with the same. What a dialect can't express is refused.
     """
-    path, settings = Path(path).expanduser(), settings_of(model)
+    path, model = Path(path).expanduser(), unwrapped(model)
+    settings = settings_of(model)
     if dialect not in DIALECTS:
         hint = nearest(dialect, DIALECTS)
         raise VitrailError(f"dialect={dialect!r} is not known; choose one of {', '.join(DIALECTS)}.{hint}")
@@ -52,7 +53,7 @@ def save_weights(
         raise VitrailError(f"The dialect hf is a folder with config.json and weights; {path.name} looks like a file.")
 
     pre = preprocessing or for_channels(Preprocessing(size=settings.image_size), settings.channels)
-    state = {WRAPPED.sub("", name): tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if dialect == "vitrail":
         header = {"settings": settings_to_dict(settings), "preprocessing": asdict(pre), "labels": labels, "name": name}
         return write_weights(path, state, {HEADER: json.dumps(header, ensure_ascii=False)})
@@ -129,5 +130,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise VitrailError(f"{path} could not be written: {reason}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
     return path

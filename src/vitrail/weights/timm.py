@@ -189,7 +189,7 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if config.get("global_pool") in POOLS:
         facts["pool"] = POOLS[config["global_pool"]]
-    heads = config.get("model_args", {}).get("num_heads")
+    heads = (config.get("model_args") or {}).get("num_heads")
     if heads is not None:
         facts["heads"] = tuple(heads) if isinstance(heads, list) else heads
     return facts
