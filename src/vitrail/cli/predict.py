@@ -39,6 +39,8 @@ def predict(
     from vitrail.errors import VitrailError
     from vitrail.predict import Prediction, load
 
+    if top < 1 or batch_size < 1:
+        raise VitrailError(f"--top and --batch-size count things: they must be at least 1, got {top} and {batch_size}.")
     paths = collect(images)
     predictor = load(model, architecture, image_size, device)
     results: list[tuple[Path, list[Prediction]]] = []

@@ -1,0 +1,93 @@
+"""Draws the pictures of README and docs from real tensors:  python docs/make_pictures.py --weights DEIT_TINY
+
+The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's (`deit_ti16`):
+a file, a folder, or the catalog name where the hub can be reached.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image
+from matplotlib.cbook import get_sample_data
+
+import vitrail
+from vitrail.data import fit_image, to_tensor
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).parent
+INK, PAPER = "#22272e", "#ffffff"
+
+
+def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:
+    """One row: photograph, patches, embedding, + positions, what the class token attends to, classes."""
+    picture = fit_image(photo, predictor.preprocessing)
+    x = to_tensor(picture, predictor.preprocessing)[None]
+    model = predictor.model
+    with torch.inference_mode(), vitrail.capture(model, layers=[-1]) as maps:
+        embedded = model.patch(x)  # B h w D
+        model(x)
+    attention = next(iter(maps.values()))[0, :, 0, 1:].mean(0).view(14, 14)
+    table = model.position.table[0, 1:].detach()
+    similarity = torch.cosine_similarity(table[14 * 7 + 7][None], table, dim=1).view(14, 14)
+
+    figure, axes = plt.subplots(1, 6, figsize=(16, 3.3), layout="constrained", facecolor=PAPER)
+    pixels = np.asarray(picture)
+    axes[0].imshow(pixels)
+    axes[0].set_title("image\n[1, 3, 224, 224]")
+    gap = np.full((14 * 19, 14 * 19, 3), 255, np.uint8)
+    for row in range(14):
+        for column in range(14):
+            patch = pixels[16 * row : 16 * row + 16, 16 * column : 16 * column + 16]
+            gap[19 * row : 19 * row + 16, 19 * column : 19 * column + 16] = patch
+    axes[1].imshow(gap)
+    axes[1].set_title("14 × 14 patches\nof 16·16·3 = 768 numbers")
+    axes[2].imshow(colours(embedded[0].flatten(0, 1)).reshape(14, 14, 3))
+    axes[2].set_title("embeddings, as colours\n[1, 196, 192]")
+    axes[3].imshow(similarity, cmap="viridis")
+    axes[3].plot(7, 7, "o", color="white", markersize=5)
+    axes[3].set_title("+ positions\nsimilar to the one at ○")
+    heat = torch.nn.functional.interpolate(attention[None, None], scale_factor=16, mode="bicubic")[0, 0].clamp(min=0)
+    heat = heat / heat.max()
+    axes[4].imshow(pixels)
+    axes[4].imshow(heat, cmap="magma", alpha=0.65)
+    axes[4].set_title("12 blocks: what the class\ntoken attends to at the end")
+    best = predictor.predict([photo], top=5)[0]
+    axes[5].barh(range(5), [p.probability for p in best], color=["#d1495b"] + ["#8d99ae"] * 4)
+    for place, p in enumerate(best):
+        axes[5].text(0.02, place, f"{p.label}  {p.probability:.0%}", va="center", fontsize=10, color=INK)
+    axes[5].set(xlim=(0, 1), ylim=(4.6, -0.6), box_aspect=1)
+    axes[5].set_title("classes\n[1, 1000] → softmax")
+    for ax in axes:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        for side in ax.spines.values():
+            side.set_visible(False)
+    figure.savefig(HERE / "pictures" / "walk.png", dpi=110)
+    plt.close(figure)
+
+
+def colours(tokens: torch.Tensor) -> np.ndarray:
+    """The first three principal components as red, green and blue."""
+    centred = tokens - tokens.mean(0)
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    values = centred @ directions[:3].T
+    low, high = values.quantile(0.02, dim=0), values.quantile(0.98, dim=0)
+    return ((values - low) / (high - low)).clamp(0, 1).numpy()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", default="deit_ti16")
+    predictor = vitrail.load(parser.parse_args().weights, device="cpu")
+    (HERE / "pictures").mkdir(exist_ok=True)
+    with get_sample_data("grace_hopper.jpg") as file:
+        walk(predictor, Image.open(file).convert("RGB"))
+
+
+if __name__ == "__main__":
+    main()

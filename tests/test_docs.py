@@ -1,0 +1,59 @@
+"""The pages of docs/ and the README say what the code does."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_every_example_of_a_page_prints_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "README.zh.md", *PAGES], ids=lambda p: p.name)
+def test_links_of_a_page_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_readme_python_block_runs(tmp_path, monkeypatch):
+    """The block as it stands, with the files and the batch that its reader is supposed to have."""
+    import torch
+    from PIL import Image
+
+    import vitrail
+
+    monkeypatch.chdir(tmp_path)
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    chinese = re.search(r"```python\n(.*?)```", (ROOT / "README.zh.md").read_text(encoding="utf-8"), re.S)
+    assert block and chinese
+    code = re.compile(r"\s*#.*")
+    assert [code.sub("", line) for line in block[1].splitlines()] == [code.sub("", s) for s in chinese[1].splitlines()]
+    small = vitrail.create_model("vit_b16", num_classes=10)
+    vitrail.save_weights(small, "checkpoint.pth", dialect="timm")
+    vitrail.save_weights(small, "checkpoint.safetensors")
+    Image.new("RGB", (300, 200), "teal").save("photo.jpg")
+    names = {"images": torch.zeros(1, 3, 224, 224)}
+    exec(block[1], names)
+    assert names["maps"][11].shape == (1, 12, 197, 197)
+    assert (tmp_path / "folder" / "config.json").exists()
+
+
+def test_readme_shell_commands_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    verbs = set(re.findall(r"^vitrail (\w+)", text, re.M))
+    assert verbs == {"models", "predict"}
+    for verb in verbs:
+        done = subprocess.run([sys.executable, "-m", "vitrail", verb, "--help"], capture_output=True, text=True, check=True)
+        for option in re.findall(rf"^vitrail {verb} .*?(--\w+)", text, re.M):
+            assert option in done.stdout
