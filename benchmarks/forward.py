@@ -1,11 +1,11 @@
 """Forward pass and training step beside timm, transformers and torchvision, in one run.
 
-    python benchmarks/forward.py                       # two models on the CPU, fp32
+    python benchmarks/forward.py                       # three models on the CPU, fp32
     python benchmarks/forward.py --device cuda         # bf16 autocast
     python benchmarks/forward.py --device cuda --compile
 
 Every library runs its own model with its own default kernels. The libraries take turns, round after round, so that a
-machine that slows down slows them all; the middle of the rounds counts. Ratios are peer time / our time: above 1, Vitrail
+machine that slows down slows them all; the median of the rounds counts. Ratios are peer time / our time: above 1, Vitrail
 is faster. `--json FILE` keeps the numbers.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -121,9 +122,11 @@ def compare(name: str, job: Callable, libraries: list[str], options: argparse.Na
     with autocast:
         for run in runs.values():
             seconds(run, options.device, options.warm_up)
-        for turn in range(options.rounds):
-            order = libraries[turn % len(libraries) :] + libraries[: turn % len(libraries)]
-            for library in order:
+        shuffled = random.Random(0)
+        for _ in range(options.rounds):
+            # In a new order each time, and after one pass that does not count: none runs in another's wake.
+            for library in shuffled.sample(libraries, len(libraries)):
+                runs[library]()
                 times[library].append(seconds(runs[library], options.device, options.repeat))
     del runs
     gc.collect()
