@@ -5,8 +5,8 @@
     python benchmarks/forward.py --device cuda --compile
 
 Every library runs its own model with its own default kernels. The libraries take turns, round after round, so that a
-machine that slows down slows them all; the median of the rounds counts. Ratios are peer time / our time: above 1, Vitrail
-is faster. `--json FILE` keeps the numbers.
+machine that slows down slows them all; the median of the rounds counts. Ratios are peer time / our time: above 1,
+Vitrail is faster. `--json FILE` keeps the numbers.
 """
 
 import argparse
@@ -35,7 +35,11 @@ def vitrail_model(name: str) -> nn.Module:
 def timm_model(name: str) -> nn.Module:
     import timm
 
-    names = {"vit_ti16": "vit_tiny_patch16_224", "vit_b16": "vit_base_patch16_224", "swin_t": "swin_tiny_patch4_window7_224"}
+    names = {
+        "vit_ti16": "vit_tiny_patch16_224",
+        "vit_b16": "vit_base_patch16_224",
+        "swin_t": "swin_tiny_patch4_window7_224",
+    }
     return timm.create_model(names[name])
 
 
@@ -67,12 +71,21 @@ def transformers_model(name: str) -> nn.Module:
         return Logits(transformers.SwinForImageClassification(config))
     width, heads = SHAPES[name]
     config = transformers.ViTConfig(
-        hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width, num_labels=1000, attn_implementation="sdpa"
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        num_labels=1000,
+        attn_implementation="sdpa",
     )
     return Logits(transformers.ViTForImageClassification(config))
 
 
-LIBRARIES = {"vitrail": vitrail_model, "timm": timm_model, "transformers": transformers_model, "torchvision": torchvision_model}
+LIBRARIES = {
+    "vitrail": vitrail_model,
+    "timm": timm_model,
+    "transformers": transformers_model,
+    "torchvision": torchvision_model,
+}
 
 
 def forward(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
@@ -108,7 +121,9 @@ def seconds(run: Callable[[], None], device: str, repeat: int) -> float:
     return (time.perf_counter() - start) / repeat
 
 
-def compare(name: str, job: Callable, libraries: list[str], options: argparse.Namespace, batch: int) -> dict[str, float]:
+def compare(
+    name: str, job: Callable, libraries: list[str], options: argparse.Namespace, batch: int
+) -> dict[str, float]:
     torch.manual_seed(0)
     images = torch.randn(batch, 3, 224, 224, device=options.device)
     labels = torch.randint(1000, (batch,), device=options.device)
@@ -149,7 +164,11 @@ def main() -> None:
     options.repeat = options.repeat or (10 if options.device == "cuda" else 1)
     batch = options.batch or (256 if options.device == "cuda" else 8)
 
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} threads, {platform.machine()}"
+    machine = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else f"{torch.get_num_threads()} threads, {platform.machine()}"
+    )
     precision = "bf16 autocast" if options.device == "cuda" else "fp32"
     print(f"torch {torch.__version__}, {machine}, {precision}, batch {batch}{', compiled' if options.compile else ''}")
     others = [library for library in options.libraries if library != "vitrail"]
@@ -161,11 +180,15 @@ def main() -> None:
             times = compare(name, job, options.libraries, options, batch)
             ours = times["vitrail"]
             ratios = {library: times[library] / ours for library in others}
-            row = f"{name:10s}{label:16s}{ours * 1e3:9.1f} ms" + "".join(f"{ratios[library]:15.2f}×" for library in others)
+            row = f"{name:10s}{label:16s}{ours * 1e3:9.1f} ms" + "".join(
+                f"{ratios[library]:15.2f}×" for library in others
+            )
             print(row + f"{min(ratios.values()):15.2f}×", flush=True)
             rows.append({"model": name, "job": label, "seconds": times, "ratio": ratios})
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "precision": precision, "batch": batch, "rows": rows}, indent=1))
+        options.json.write_text(
+            json.dumps({"machine": machine, "precision": precision, "batch": batch, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

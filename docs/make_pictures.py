@@ -1,7 +1,7 @@
 """Draws the pictures of README and docs from real tensors:  python docs/make_pictures.py --weights DEIT_TINY
 
-The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's (`deit_ti16`):
-a file, a folder, or the catalog name where the hub can be reached.
+The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's:
+a file, a folder, or the catalog name `deit_ti16` where the hub can be reached.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from PIL import Image
 from matplotlib.cbook import get_sample_data
+from PIL import Image
 
 import vitrail
 from vitrail.data import fit_image, to_tensor

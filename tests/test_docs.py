@@ -54,6 +54,8 @@ def test_readme_shell_commands_exist():
     verbs = set(re.findall(r"^vitrail (\w+)", text, re.M))
     assert verbs == {"models", "predict"}
     for verb in verbs:
-        done = subprocess.run([sys.executable, "-m", "vitrail", verb, "--help"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "vitrail", verb, "--help"], capture_output=True, text=True, check=True
+        )
         for option in re.findall(rf"^vitrail {verb} .*?(--\w+)", text, re.M):
             assert option in done.stdout

@@ -37,7 +37,7 @@ def test_a_bare_install_builds_and_predicts_without_peers_or_extras(tmp_path):
 import sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"timm", "transformers", "sklearn", "scipy", "pandas", "onnx", "accelerate", "datasets"}:
+        if name.split(".")[0] in {"timm", "transformers", "sklearn", "scipy", "pandas", "onnx", "datasets"}:
             raise ModuleNotFoundError(f"hidden: {name}", name=name)
 sys.meta_path.insert(0, Hidden())
 import vitrail

@@ -1,9 +1,9 @@
 """`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from vitrail.data import prepare
 from vitrail.errors import VitrailError
 from vitrail.models import MaskedAutoencoder, Preprocessing, catalog, resolve
+from vitrail.models.layers import pair
 from vitrail.weights import model_from, read_checkpoint, save_weights
 
 
-class Prediction(NamedTuple):
+@dataclass(frozen=True)
+class Prediction:
     label: str
     index: int
     probability: float
@@ -66,7 +68,9 @@ class Predictor:
 
 
 def _batches(images: Any, size: int) -> Iterator[Any]:
-    many = isinstance(images, Iterable) and not isinstance(images, str | bytes | Path) and not hasattr(images, "convert")
+    many = (
+        isinstance(images, Iterable) and not isinstance(images, str | bytes | Path) and not hasattr(images, "convert")
+    )
     if isinstance(images, Tensor) or hasattr(images, "__array_interface__"):
         many = getattr(images, "ndim", 0) == 4
     if not many:
@@ -89,13 +93,15 @@ def load(
     pictures are brought to; the model takes any.
     """
     if source is None:
-        raise VitrailError("No model ships inside this version yet: name a checkpoint, a folder, hf://org/name or a catalog name.")
+        raise VitrailError(
+            "No model ships inside this version yet: name a checkpoint, a folder, hf://org/name or a catalog name."
+        )
     if not str(source).startswith("hf://") and not Path(source).expanduser().exists():
         source = _published(str(source))
     checkpoint = read_checkpoint(source, model)
     pre = checkpoint.preprocessing
     if image_size is not None:
-        pre = replace(pre, size=(image_size, image_size) if isinstance(image_size, int) else tuple(image_size))
+        pre = replace(pre, size=pair(image_size, "image_size"))
     return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device)
 
 

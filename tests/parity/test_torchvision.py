@@ -57,12 +57,18 @@ SWINS = [
 
 
 @pytest.mark.parametrize(("name", "version", "window", "size"), SWINS)
-def test_swin_of_torchvision_gives_the_same_logits_also_where_it_pads_and_goes_back(name, version, window, size, tmp_path):
+def test_swin_of_torchvision_gives_the_same_logits_also_where_it_pads_and_goes_back(
+    name, version, window, size, tmp_path
+):
     def build():
-        blocks = {} if version == 1 else {
-            "block": SwinTransformerBlockV2,
-            "downsample_layer": torchvision.models.swin_transformer.PatchMergingV2,
-        }
+        blocks = (
+            {}
+            if version == 1
+            else {
+                "block": SwinTransformerBlockV2,
+                "downsample_layer": torchvision.models.swin_transformer.PatchMergingV2,
+            }
+        )
         return SwinTransformer([4, 4], 96, [2, 2, 2, 2], [3, 6, 12, 24], list(window), num_classes=1000, **blocks)
 
     reference = shake(build())

@@ -57,7 +57,11 @@ CASES = {
 
 
 def run(reference, output, images):
-    options = {"interpolate_pos_encoding": True} if type(reference).__name__.startswith(("ViT", "DeiT", "CLIP", "Siglip")) else {}
+    options = (
+        {"interpolate_pos_encoding": True}
+        if type(reference).__name__.startswith(("ViT", "DeiT", "CLIP", "Siglip"))
+        else {}
+    )
     with torch.no_grad():
         return getattr(reference(images, **options), output)
 

@@ -19,7 +19,10 @@ def main(arguments: list[str] | None = None) -> None:
     verbs: dict[str, Any] = {"predict": predict, "models": models, "demo": demo}
     try:
         code = tyro.extras.subcommand_cli_from_dict(
-            verbs, prog="vitrail", description="Train, adapt, look inside, and ship Vision Transformers.", args=arguments
+            verbs,
+            prog="vitrail",
+            description="Train, adapt, look inside, and ship Vision Transformers.",
+            args=arguments,
         )
     except VitrailError as error:
         print(f"vitrail: {error}", file=sys.stderr)

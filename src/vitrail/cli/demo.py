@@ -21,7 +21,9 @@ def demo(out: Path = Path("runs/demo")) -> None:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise VitrailError("The demo needs scikit-learn, which brings the digits: pip install 'vitrail[demo]'.") from None
+        raise VitrailError(
+            "The demo needs scikit-learn, which brings the digits: pip install 'vitrail[demo]'."
+        ) from None
 
     torch.manual_seed(0)
     pixels, classes = load_digits(return_X_y=True)
@@ -77,7 +79,9 @@ def learn(images: Any, labels: Any) -> Any:
         if epoch % 10 == 0:
             spent = time.perf_counter() - start
             rate, left = epoch * len(images) / spent, spent / epoch * (EPOCHS - epoch)
-            print(f"  epoch {epoch}/{EPOCHS}  loss {loss.item():.3f}  {rate:,.0f} images/s  {left:.0f} s left", flush=True)
+            print(
+                f"  epoch {epoch}/{EPOCHS}  loss {loss.item():.3f}  {rate:,.0f} images/s  {left:.0f} s left", flush=True
+            )
     pre = Preprocessing(size=(8, 8), mean=(mean,), std=(std,), crop=1.0, fit="stretch")
     return Predictor(model, pre, [str(i) for i in range(10)], "digits", device="cpu")
 
@@ -120,7 +124,9 @@ def draw(predictor: Any, images: Any, path: Path) -> Path:
             axes[row, layer + 1].imshow(grid, cmap="magma", vmin=0)
         chances = sorted(ranked, key=lambda p: p.index)
         best = ranked[0].index
-        axes[row, -1].bar(range(10), [p.probability for p in chances], color=["C1" if i == best else "C0" for i in range(10)])
+        axes[row, -1].bar(
+            range(10), [p.probability for p in chances], color=["C1" if i == best else "C0" for i in range(10)]
+        )
         axes[row, -1].set(xticks=range(10), yticks=[], ylim=(0, 1))
         axes[row, -1].tick_params(length=0, labelsize=7)
         for ax in axes[row, :-1]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -99,12 +100,12 @@ def write_csv(path: Path, results: list[tuple[Path, list]]) -> None:
 
 
 def write_json(path: Path, results: list[tuple[Path, list]]) -> None:
-    content = [{"path": str(picture), "predictions": [p._asdict() for p in found]} for picture, found in results]
+    content = [{"path": str(picture), "predictions": [asdict(p) for p in found]} for picture, found in results]
     with open_for_writing(path) as file:
         json.dump(content, file, indent=2, ensure_ascii=False)
 
 
-def open_for_writing(path: Path):  # noqa: ANN201
+def open_for_writing(path: Path):
     from vitrail.errors import VitrailError
 
     try:

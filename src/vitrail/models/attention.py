@@ -54,7 +54,7 @@ class Attention(nn.Module):
 
         Swin hands in its windows as samples, M of each image in a row, and says so in `windows`.
         """
-        qkv_bias = self.qkv.bias
+        qkv_bias: Tensor | None = self.qkv.bias
         if self.q_bias is not None and self.v_bias is not None:
             qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
         qkv = F.linear(x, self.qkv.weight, qkv_bias).unflatten(-1, (3, self.heads, -1))  # B N 3 H d

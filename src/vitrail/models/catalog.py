@@ -1,4 +1,4 @@
-"""Names → settings. Ours are short (`vit_b16`, `swin_t`); timm's, torchvision's and `ViT-B/16` lead to the same entries.
+"""Names → settings. Ours are short (`vit_b16`, `swin_t`); timm's, torchvision's and `ViT-B/16` mean the same entries.
 
 An entry may also say where its public weights lie and which preprocessing they expect.
 """
@@ -18,9 +18,9 @@ from vitrail.models.vit import VisionTransformer, ViTSettings
 
 Settings = ViTSettings | SwinSettings | MAESettings
 
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
-CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
+CLIP: dict[str, Any] = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,11 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
-    """The entry that a name means, and the settings that the name changes: `vit_base_patch16_384` is `vit_b16` at 384."""
-    for spelling in (name, name.split("/")[-1]):  # "ViT-B/16" as a whole, "google/vit-base-patch16-224" by its last part
+    """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384."""
+    for spelling in (
+        name,
+        name.split("/")[-1],
+    ):  # "ViT-B/16" as a whole, "google/vit-base-patch16-224" by its last part
         plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
         if found := _look_up(plain):
             return found
@@ -127,7 +130,7 @@ def catalog() -> dict[str, Entry]:
     return {entry.name: entry for entry in entries}
 
 
-# Letter: (timm's word, width, depth, heads, MLP ratio). Ti to H are the papers' sizes; g is "Scaling Vision Transformers".
+# Letter: timm's word, width, depth, heads, MLP ratio. Ti to H are the papers' sizes, g that of "Scaling ViTs".
 SIZES: dict[str, tuple[str, int, int, int, float]] = {
     "ti": ("tiny", 192, 12, 3, 4.0),
     "s": ("small", 384, 12, 6, 4.0),
@@ -177,7 +180,11 @@ def _deit() -> list[Entry]:
         for distilled in ("", "_distilled"):
             base = f"deit_{word}{distilled}_patch16"
             settings = _sized(letter, 16, distillation_token=bool(distilled))
-            aliases: dict[str, dict[str, Any]] = {base: {}, f"deit_{letter}{distilled}": {}, f"deit_{word}{distilled}": {}}
+            aliases: dict[str, dict[str, Any]] = {
+                base: {},
+                f"deit_{letter}{distilled}": {},
+                f"deit_{word}{distilled}": {},
+            }
             hub = f"timm/{base}_224.fb_in1k"
             entries.append(Entry(f"deit_{letter}16{distilled}", settings, Preprocessing(), hub, "apache-2.0", aliases))
     for letter, patch in (("s", 16), ("b", 16), ("l", 16), ("h", 14)):
@@ -208,16 +215,19 @@ def _hybrid() -> list[Entry]:
 
 def _cpvt() -> list[Entry]:
     return [
-        Entry(f"cpvt_{letter}16", _sized(letter, 16, position="conditional"), Preprocessing()) for letter in ("ti", "s", "b")
+        Entry(f"cpvt_{letter}16", _sized(letter, 16, position="conditional"), Preprocessing())
+        for letter in ("ti", "s", "b")
     ]
 
 
 def _small_images() -> list[Entry]:
-    """The plain ViT of the published small-data tables, 2.7 M parameters without head: CIFAR (32), Tiny-ImageNet (64)."""
+    """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64)."""
     return [
         Entry(
             f"vit_mini{patch}",
-            ViTSettings(image_size=(size, size), patch_size=(patch, patch), width=192, depth=9, heads=12, mlp_ratio=2.0),
+            ViTSettings(
+                image_size=(size, size), patch_size=(patch, patch), width=192, depth=9, heads=12, mlp_ratio=2.0
+            ),
             Preprocessing(size=(size, size), crop=1.0),
         )
         for size, patch in ((32, 4), (64, 8))
@@ -263,12 +273,14 @@ def _mae() -> list[Entry]:
 
 def _dino() -> list[Entry]:
     entries = []
-    giant = {"width": 1536, "heads": 24, "mlp_ratio": 8 / 3, "activation": "swiglu"}
+    giant: dict[str, Any] = {"width": 1536, "heads": 24, "mlp_ratio": 8 / 3, "activation": "swiglu"}
     for registers in (0, 4):
         for letter in ("s", "b", "l", "g"):
             word = SIZES[letter][0]
             settings = _sized(letter, 14, num_classes=0, image_size=(518, 518), layer_scale=1e-5)
-            settings = replace(settings, registers=registers, position_prefix=not registers, **(giant if letter == "g" else {}))
+            settings = replace(
+                settings, registers=registers, position_prefix=not registers, **(giant if letter == "g" else {})
+            )
             middle = "_reg4" if registers else ""
             aliases: dict[str, dict[str, Any]] = {f"vit_{word}_patch14{middle}_dinov2": {}}
             aliases[f"dinov2{'_with_registers' if registers else ''}_{word}"] = {}
@@ -284,7 +296,9 @@ def _dino() -> list[Entry]:
         ("l16", "l", "large", {}),
         ("h16_plus", "h", "huge_plus", {**gated, "heads": 20}),
     ):
-        settings = _sized(letter, 16, num_classes=0, image_size=(256, 256), position="rotary", registers=4, norm_eps=1e-5)
+        settings = _sized(
+            letter, 16, num_classes=0, image_size=(256, 256), position="rotary", registers=4, norm_eps=1e-5
+        )
         settings = replace(settings, qkv_bias="qv", layer_scale=1e-5, **extra)
         timm_name = f"vit_{word}_patch16_dinov3"
         aliases = {f"{timm_name}_qkvb": {}, timm_name: {"qkv_bias": False}}
@@ -309,7 +323,7 @@ def _image_towers() -> list[Entry]:
         hub = f"openai/clip-vit-{word}-patch{patch}"
         entries.append(Entry(f"clip_{letter}{patch}", settings, Preprocessing(crop=1.0, **CLIP), hub, "mit", aliases))
 
-    shape = {"num_classes": 0, "activation": "gelu_tanh", "class_token": False, "pool": "attention"}
+    shape: dict[str, Any] = {"num_classes": 0, "activation": "gelu_tanh", "class_token": False, "pool": "attention"}
     so400m = ViTSettings(width=1152, depth=27, heads=16, mlp_ratio=4304 / 1152, patch_size=(14, 14), **shape)
     towers = [
         ("siglip_b16", _sized("b", 16, **shape), "base", 16, 224),

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-adds, tokens. Counted on models without memory, not estimated by a formula."""
+"""What a model costs: parameters, multiply-adds, tokens. Counted on models without memory, not by a formula."""
 
 from dataclasses import dataclass, replace
 from functools import cache

@@ -141,7 +141,9 @@ def check_image(x: Tensor, channels: int, smallest: tuple[int, int]) -> None:
     """Refuses, in one sentence, what is not a batch of images that this model can cut into patches."""
     if x.ndim != 4:
         hint = f"; add a batch dimension with x[None] for [1, {', '.join(map(str, x.shape))}]" if x.ndim == 3 else ""
-        raise VitrailError(f"Expected a batch of images [B, {channels}, H, W], got a tensor of shape {list(x.shape)}{hint}.")
+        raise VitrailError(
+            f"Expected a batch of images [B, {channels}, H, W], got a tensor of shape {list(x.shape)}{hint}."
+        )
     if x.shape[1] != channels:
         hint = f"; build the model with channels={x.shape[1]}, or convert the images"
         if x.shape[-1] == channels:

@@ -27,7 +27,9 @@ class MAESettings(ViTSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.position not in ("none", "learned", "sincos", "sincos1d", "factorised"):
-            raise VitrailError(f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}.")
+            raise VitrailError(
+                f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}."
+            )
         if self.stem is not None:
             raise VitrailError("MAE masks patches of the picture; a hybrid's stem would look behind the mask.")
         check_mask_ratio(self.mask_ratio)
@@ -119,7 +121,9 @@ class MaskedAutoencoder(nn.Module):
         return patches.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def reconstruct(
+        self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The picture with its hidden patches painted in, [B, C, H, W] in the scale of `x`, and the mask [B, 1, H, W].
 
         With `norm_pix` the model predicts patches without their brightness and contrast. Both are taken from the true

@@ -8,6 +8,7 @@ that is kept would go stale as soon as the table is trained.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ RULES: dict[str, dict] = {
 }
 
 
-def resize_grid(table: Tensor, grid: Grid, rule: str) -> Tensor:
+def resize_grid(table: Tensor, grid: Sequence[int], rule: str) -> Tensor:
     """[h0, w0, D] -> [h, w, D] under one of `RULES`, in fp32."""
     # An exported graph must serve every size, so it always resizes; to the same size every rule is the identity.
     if not torch.compiler.is_exporting() and tuple(table.shape[:2]) == tuple(grid):
@@ -85,6 +86,8 @@ class LearnedPosition(Position):
 class SinCosPosition(Position):
     """Fixed waves. In 2-D half of the channels encode the column and half the row; in 1-D all encode the raster index.
     The tokens in front of the patches get nothing."""
+
+    table: Tensor  # h w D
 
     def __init__(self, width: int, grid: Grid, rule: str, two_dimensional: bool = True):
         super().__init__(rule)
@@ -175,6 +178,8 @@ class RotaryPosition(Position):
     same angles, so there is no table to resize.
     """
 
+    frequencies: Tensor  # d/4
+
     def __init__(self, head_width: int, base: float):
         super().__init__()
         if head_width % 4:
@@ -215,7 +220,15 @@ KINDS = ("none", "learned", "sincos", "sincos1d", "factorised", "relative", "rot
 
 
 def make_position(
-    kind: str, *, width: int, heads: int, grid: Grid, prefix_tokens: int, prefix_rows: int, rule: str, rotary_base: float
+    kind: str,
+    *,
+    width: int,
+    heads: int,
+    grid: Grid,
+    prefix_tokens: int,
+    prefix_rows: int,
+    rule: str,
+    rotary_base: float,
 ) -> Position:
     if kind == "none":
         return Position(rule)

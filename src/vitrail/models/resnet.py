@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNetStem(nn.Module):
-    """Root (7×7 convolution and max-pooling, stride 4), then one stage per entry of `blocks`, each halving but the first.
+    """Root (7×7 convolution and max-pooling, stride 4), then a stage per entry of `blocks`, each halving but the first.
 
     `blocks=()` leaves the root alone (R+Ti/16), (2, 2, 2, 2) is R26, (3, 4, 9) the R50 of R50+B/16.
     """

@@ -54,7 +54,9 @@ class SwinSettings:
     mlp_ratio: float = 4.0
     activation: str = "gelu"
     version: int = 1  # 2: cosine attention, continuous relative bias, norm at the end of each branch
-    pretrained_window: tuple[int, ...] = ()  # v2, per stage: the window its bias was trained with, where another is used
+    pretrained_window: tuple[
+        int, ...
+    ] = ()  # v2, per stage: the window its bias was trained with, where another is used
     padding: str = "torchvision"  # torchvision | timm
     mask_padding: bool = False
     position_rule: str = "hf"  # how a table of biases is resized when the window changes
@@ -98,6 +100,8 @@ class SwinSettings:
 class RelativeBias(nn.Module):
     """Swin v1: a learned bias per head and offset inside the window."""
 
+    index: Tensor  # n n
+
     def __init__(self, heads: int, window: Grid):
         super().__init__()
         self.window = window
@@ -114,6 +118,9 @@ class RelativeBias(nn.Module):
 
 class ContinuousBias(nn.Module):
     """Swin v2: a small MLP from the log-spaced offset to the bias, so that it carries over to other windows."""
+
+    index: Tensor  # n n
+    offsets: Tensor  # (2h-1)(2w-1) 2
 
     def __init__(self, heads: int, window: Grid, trained_window: Grid):
         super().__init__()
@@ -166,7 +173,14 @@ class SwinBlock(nn.Module):
     """Attention in (shifted) windows and an MLP, each with a norm and a residual."""
 
     def __init__(
-        self, settings: SwinSettings, width: int, heads: int, window: Grid, trained_window: Grid, shift: Grid, drop_path: float
+        self,
+        settings: SwinSettings,
+        width: int,
+        heads: int,
+        window: Grid,
+        trained_window: Grid,
+        shift: Grid,
+        drop_path: float,
     ):
         super().__init__()
         s = settings
@@ -195,7 +209,7 @@ class SwinBlock(nn.Module):
         padded = (real[0] + bottom, real[1] + right)
         shift = self.shift
         if self.padding == "torchvision":
-            shift = tuple(0 if w >= p else s for s, w, p in zip(shift, self.window, padded, strict=True))
+            shift = (0 if self.window[0] >= padded[0] else shift[0], 0 if self.window[1] >= padded[1] else shift[1])
         pad_first = self.padding == "torchvision"
         if pad_first and padded != real:
             x = F.pad(x, (0, 0, 0, right, 0, bottom))
@@ -269,7 +283,9 @@ class SwinTransformer(nn.Module):
             window, shift = stage_window(s, i)
             trained = s.pretrained_window[i] if i < len(s.pretrained_window) and s.pretrained_window[i] else 0
             blocks = [
-                SwinBlock(s, width, heads, window, (trained, trained) if trained else window, shift if j % 2 else (0, 0), rate)
+                SwinBlock(
+                    s, width, heads, window, (trained, trained) if trained else window, shift if j % 2 else (0, 0), rate
+                )
                 for j, rate in enumerate(rates[sum(s.depths[:i]) :][:depth])
             ]
             self.stages.append(nn.Sequential(*blocks))
@@ -286,9 +302,9 @@ class SwinTransformer(nn.Module):
                 nn.init.zeros_(block.norm2.weight)
 
     @property
-    def blocks(self) -> list[SwinBlock]:
+    def blocks(self) -> list[nn.Module]:
         """All blocks in order, over the stages."""
-        return [block for stage in self.stages for block in stage]
+        return [block for stage in self.stages for block in stage.children()]
 
     def token_grid(self, height: int, width: int) -> Grid:
         """The grid of tokens in the last stage."""
@@ -308,7 +324,7 @@ class SwinTransformer(nn.Module):
         for i, stage in enumerate(self.stages):
             if i > 0:
                 x = self.merges[i - 1](x)
-            for block in stage:
+            for block in stage.children():
                 if self.gradient_checkpointing and self.training:
                     x = checkpoint(block, x, use_reentrant=False)
                 else:

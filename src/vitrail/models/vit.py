@@ -1,9 +1,9 @@
 """The Vision Transformer. ViT, DeiT, the hybrid, CPVT, DINO, CLIP's and SigLIP's image towers are settings of it.
 
-    z_0   = [class; x_p1 E; …; x_pN E] + E_pos                (1)  embed
-    z'_l  = MSA(LN(z_{l-1})) + z_{l-1}                        (2)  Block, first half
-    z_l   = MLP(LN(z'_l)) + z'_l                              (3)  Block, second half
-    y     = LN(z_L)[class]                                    (4)  encode, pool
+z_0   = [class; x_p1 E; …; x_pN E] + E_pos                (1)  embed
+z'_l  = MSA(LN(z_{l-1})) + z_{l-1}                        (2)  Block, first half
+z_l   = MLP(LN(z'_l)) + z'_l                              (3)  Block, second half
+y     = LN(z_L)[class]                                    (4)  encode, pool
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,9 @@ class ViTSettings:
 
     patch_embed: str = "linear"  # linear | conv: the same map; linear is the faster of the two on a CPU
     patch_bias: bool = True
-    stem: tuple[int, ...] | None = None  # hybrid: blocks per stage of a ResNet; patch_size then counts on its feature map
+    stem: tuple[int, ...] | None = (
+        None  # hybrid: blocks per stage of a ResNet; patch_size then counts on its feature map
+    )
 
     position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
     position_prefix: bool = True  # does a learned table have rows for the class and distillation tokens?
@@ -99,7 +101,9 @@ class ViTSettings:
         if self.width % self.heads:
             raise VitrailError(f"A width of {self.width} can't be divided among {self.heads} heads.")
         if self.pool == "token" and not self.class_token:
-            raise VitrailError('pool="token" reads the class token; with class_token=False use pool="mean" or "attention".')
+            raise VitrailError(
+                'pool="token" reads the class token; with class_token=False use pool="mean" or "attention".'
+            )
         if self.distillation_token and self.pool != "token":
             raise VitrailError('A distillation token goes with pool="token": both tokens have a head of their own.')
         if "sincos" in self.position and self.width % 4:
@@ -231,7 +235,7 @@ class VisionTransformer(nn.Module):
 
     def add_prefix(self, patches: Tensor) -> Tensor:
         """Puts class, distillation and register tokens in front: [B, hw, D] -> [B, N, D]."""
-        prefix = [t for t in (self.class_token, self.distillation_token) if t is not None]
+        prefix: list[Tensor] = [t for t in (self.class_token, self.distillation_token) if t is not None]
         if prefix:
             rows = self.position.prefix()
             tokens = torch.cat(prefix, dim=1)
@@ -244,7 +248,7 @@ class VisionTransformer(nn.Module):
         return x if self.norm_before is None else self.norm_before(x)
 
     def encode(self, x: Tensor, grid: Grid, keep: dict[int, Tensor] | None = None) -> Tensor:
-        """Eqs. 2 and 3, and the last norm: [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names."""
+        """Eqs. 2, 3 and the last norm, [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names."""
         bias, rotary = self.position.bias(grid), self.position.rotary(grid)
         for i, block in enumerate(self.blocks):
             if self.gradient_checkpointing and self.training:
