@@ -302,9 +302,9 @@ class SwinTransformer(nn.Module):
                 nn.init.zeros_(block.norm2.weight)
 
     @property
-    def blocks(self) -> list[nn.Module]:
+    def blocks(self) -> list[SwinBlock]:
         """All blocks in order, over the stages."""
-        return [block for stage in self.stages for block in stage.children()]
+        return [module for module in self.modules() if isinstance(module, SwinBlock)]
 
     def token_grid(self, height: int, width: int) -> Grid:
         """The grid of tokens in the last stage."""
