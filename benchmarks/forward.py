@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail if a ratio is lower")
     options = parser.parse_args()
     options.repeat = options.repeat or (10 if options.device == "cuda" else 1)
     batch = options.batch or (256 if options.device == "cuda" else 8)
@@ -189,6 +190,9 @@ def main() -> None:
         options.json.write_text(
             json.dumps({"machine": machine, "precision": precision, "batch": batch, "rows": rows}, indent=1)
         )
+
+    if min(min(row["ratio"].values()) for row in rows) < options.at_least:
+        raise SystemExit(f"slower than {options.at_least}× the fastest peer")
 
 
 if __name__ == "__main__":

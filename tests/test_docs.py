@@ -15,7 +15,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
 def test_every_example_of_a_page_prints_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    result = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert result.attempted > 5
     assert result.failed == 0
 
@@ -41,12 +41,11 @@ def test_readme_python_block_runs(tmp_path, monkeypatch):
     assert [code.sub("", line) for line in block[1].splitlines()] == [code.sub("", s) for s in chinese[1].splitlines()]
     small = vitrail.create_model("vit_b16", num_classes=10)
     vitrail.save_weights(small, "checkpoint.pth", dialect="timm")
-    vitrail.save_weights(small, "checkpoint.safetensors")
     Image.new("RGB", (300, 200), "teal").save("photo.jpg")
     names = {"images": torch.zeros(1, 3, 224, 224)}
     exec(block[1], names)
     assert names["maps"][11].shape == (1, 12, 197, 197)
-    assert (tmp_path / "folder" / "config.json").exists()
+    assert names["predictor"].preprocessing.size == (224, 320)
 
 
 def test_readme_shell_commands_exist():
@@ -57,5 +56,5 @@ def test_readme_shell_commands_exist():
         done = subprocess.run(
             [sys.executable, "-m", "vitrail", verb, "--help"], capture_output=True, text=True, check=True
         )
-        for option in re.findall(rf"^vitrail {verb} .*?(--\w+)", text, re.M):
+        for option in re.findall(r"--[\w-]+", " ".join(re.findall(rf"^vitrail {verb} .*", text, re.M))):
             assert option in done.stdout

@@ -1,6 +1,7 @@
 """`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import prepare
+from vitrail.data import prepare, several
 from vitrail.errors import VitrailError
-from vitrail.models import MaskedAutoencoder, Preprocessing, catalog, resolve
-from vitrail.models.layers import pair
+from vitrail.models import MaskedAutoencoder, Preprocessing, resolve
+from vitrail.models.catalog import change
+from vitrail.models.checks import pair
 from vitrail.weights import model_from, read_checkpoint, save_weights
 
 
@@ -33,8 +35,12 @@ class Predictor:
         name: str | None = None,
         device: str | torch.device | None = None,
     ):
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model = model.to(self.device).eval()
+        try:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            self.model = model.to(self.device).eval()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
         self.preprocessing, self.name = preprocessing, name
         classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
         if labels is not None and len(labels) != classes:
@@ -43,6 +49,8 @@ class Predictor:
 
     def predict(self, images: Any, top: int = 5, batch_size: int = 32) -> list[list[Prediction]]:
         """For each image its `top` classes, the likeliest first."""
+        if top < 1:
+            raise VitrailError(f"top must be at least 1, got {top}.")
         if not self.labels:
             raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
         results = []
@@ -63,22 +71,14 @@ class Predictor:
 
     @torch.inference_mode()
     def _forward(self, function: Any, images: Any, batch_size: int) -> Iterator[Tensor]:
-        for batch in _batches(images, batch_size):
-            yield function(prepare(batch, self.preprocessing).to(self.device)).cpu()
-
-
-def _batches(images: Any, size: int) -> Iterator[Any]:
-    many = (
-        isinstance(images, Iterable) and not isinstance(images, str | bytes | Path) and not hasattr(images, "convert")
-    )
-    if isinstance(images, Tensor) or hasattr(images, "__array_interface__"):
-        many = getattr(images, "ndim", 0) == 4
-    if not many:
-        yield [images]
-        return
-    images = list(images)
-    for start in range(0, len(images), size):
-        yield images[start : start + size]
+        if batch_size < 1:
+            raise VitrailError(f"batch_size must be at least 1, got {batch_size}.")
+        images = list(several(images))
+        if not images:
+            raise VitrailError("No images were given: pass at least one.")
+        like = next(self.model.parameters())
+        for start in range(0, len(images), batch_size):
+            yield function(prepare(images[start : start + batch_size], self.preprocessing).to(like)).cpu()
 
 
 def load(
@@ -106,18 +106,22 @@ def load(
 
 
 def _published(name: str) -> str:
-    """Where the public weights of a catalog name lie."""
-    looks_like_path = "/" in name or name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz"))
+    """Where the public weights of a catalog name lie: of that very model, not of one like it."""
+    if name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz")):
+        raise VitrailError(f"There is no file {name}.")
     try:
-        entry, _ = resolve(name)
+        entry, implied = resolve(name)
     except VitrailError as error:
-        if looks_like_path:
-            raise VitrailError(f"There is no file or folder {name}.") from None
-        raise VitrailError(f"{name!r} is neither a file nor a model name: {error}") from None
-    if entry.hub is None:
-        having = ", ".join(e.name for e in catalog().values() if e.hub)[:120]
-        raise VitrailError(f"No public weights are recorded for {entry.name}; there are for {having}…")
-    return f"hf://{entry.hub}"
+        raise VitrailError(f"{name!r} is neither a file or folder nor a model name: {error}") from None
+    hub = entry.hub or ""
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name != hub and not name.startswith(("ViT", "R50", "R26")):
+        raise VitrailError(f"There is no file or folder {name}; for the hub write hf://{name}.")
+    tag, recorded = name.partition(".")[2], hub.partition(".")[2]
+    changed = {key: value for key, value in implied.items() if change(entry.settings, **{key: value}) != entry.settings}
+    if not hub or changed or (tag and tag != recorded):
+        what = f"{name} (another than {hub})" if hub else entry.name
+        raise VitrailError(f"No public weights are recorded for {what}; give a file, a folder, or hf://org/name.")
+    return f"hf://{hub}"
 
 
 def imagenet_labels() -> list[str]:

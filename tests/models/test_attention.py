@@ -5,7 +5,7 @@ import torch
 
 from tests.models.restatements import attention, block, image, norm, randomised, softmax
 from vitrail.errors import VitrailError
-from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture
+from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture, create_model
 from vitrail.models.attention import Attention, attend
 
 VIT = {"image_size": 12, "patch_size": 4, "width": 16, "depth": 3, "heads": 2, "num_classes": 5}
@@ -153,5 +153,52 @@ def test_an_inner_capture_leaves_the_outer_one_in_place():
 
 
 def test_a_layer_that_is_not_there_is_refused():
-    with pytest.raises(VitrailError, match="has attention layers 0 to 2; there is no layer 3"):
+    with pytest.raises(VitrailError, match="has layers 0 to 2; there is no layer 3"):
         capture(randomised(VisionTransformer(**VIT)), [3]).__enter__()
+
+
+def test_capture_around_checkpointed_blocks_leaves_the_gradients_as_they_are():
+    model = create_model("vit_ti16", depth=3, num_classes=4).train()
+    images = torch.randn(2, 3, 64, 48)
+    model(images).square().sum().backward()
+    expected = model.patch.weight.grad.clone()
+    model.zero_grad()
+    model.gradient_checkpointing = True
+    with capture(model) as maps:
+        loss = model(images).square().sum()
+    loss.backward()  # runs the blocks again, after the capture has ended
+    assert torch.allclose(model.patch.weight.grad, expected, atol=1e-6)
+    assert maps[-1] is maps[2]
+
+
+def test_the_qkv_layer_is_called_so_that_wrappers_of_it_work():
+    model = create_model("vit_ti16", depth=1, num_classes=4).eval()
+    images = torch.randn(1, 3, 32, 32)
+    before = model(images)
+    model.blocks[0].attention.qkv.register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert not torch.allclose(model(images), before)
+
+
+def test_cosine_attention_in_half_precision_survives_padded_tokens():
+    model = create_model("swinv2_t", depths=(2, 2), heads=(3, 6), num_classes=4).eval()
+    images = torch.randn(1, 3, 100, 140)
+    expected = model(images)
+    assert torch.allclose(model.half()(images.half()).float(), expected, atol=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the kernels that take a bias there")
+@pytest.mark.parametrize(
+    ("name", "changes"), [("swin_t", {}), ("swinv2_t", {}), ("vit_ti16", {"position": "relative"})]
+)
+def test_a_bias_gives_the_same_on_the_gpu(name, changes):
+    depth = {"depths": (2, 2), "heads": (3, 6)} if "swin" in name else {"depth": 2}
+    model = create_model(name, num_classes=4, **depth, **changes).eval()
+    images = torch.randn(2, 3, 100, 140)
+    expected = model(images)
+    expected.square().sum().backward()
+    gradient = model.patch.weight.grad.clone()
+    model.zero_grad()
+    found = model.cuda()(images.cuda())
+    found.square().sum().backward()
+    assert torch.allclose(found.cpu(), expected, atol=1e-4)
+    assert torch.allclose(model.patch.weight.grad.cpu(), gradient, rtol=1e-2, atol=1e-4)

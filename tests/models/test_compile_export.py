@@ -21,7 +21,7 @@ CONFIGURATIONS = {
     "norms": {"norm_before": True, "norm_after_pool": True, "pool": "mean"},
     "distilled": {"distillation_token": True, "registers": 2},
     "map": {"pool": "attention", "class_token": False},
-    "linear_patches": {"patch_embed": "linear", "head": "mlp"},
+    "convolved_patches": {"patch_embed": "conv", "head": "mlp"},
     "hybrid": {"stem": (1, 1), "patch_size": 1, "image_size": 32},
 }
 
@@ -126,7 +126,7 @@ def exported_with_open_sizes(model, x, smallest):
     [
         *({"position": kind} for kind in KINDS),
         *({"position_rule": rule} for rule in RULES if rule != "timm"),
-        {"pool": "attention", "class_token": False, "patch_embed": "linear"},
+        {"pool": "attention", "class_token": False, "patch_embed": "conv"},
         {"distillation_token": True, "registers": 2, "position": "relative"},
     ],
     ids=lambda c: ",".join(str(v) for v in c.values()),

@@ -166,3 +166,21 @@ def test_training_reaches_every_weight_that_takes_part():
 def test_patch_statistics_are_mean_and_unbiased_deviation():
     mean, deviation = patch_statistics(torch.tensor([[1.0, 2.0, 3.0, 6.0]], dtype=torch.float64))
     assert mean.item() == 3 and deviation.item() == pytest.approx((14 / 3 + 1e-6) ** 0.5, rel=1e-12)
+
+
+def test_gradient_checkpointing_reaches_encoder_and_decoder_and_changes_no_gradient():
+    small = {"width": 32, "depth": 2, "heads": 2, "decoder_width": 16, "decoder_depth": 2, "decoder_heads": 2}
+    model = MaskedAutoencoder(image_size=32, patch_size=8, **small).train()
+    images, noise = torch.randn(2, 3, 32, 32), torch.rand(2, 16)
+    saved = []
+    for on in (False, True):
+        model.gradient_checkpointing = on
+        model.zero_grad()
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t.numel()) or t, lambda t: t):
+            loss = model(images, noise=noise).loss
+        loss.backward()
+        saved.append((sum(kept), model.mask_token.grad.clone(), model.encoder.patch.weight.grad.clone()))
+    assert saved[1][0] < saved[0][0] / 2
+    assert torch.allclose(saved[0][1], saved[1][1], atol=1e-6)
+    assert torch.allclose(saved[0][2], saved[1][2], atol=1e-6)

@@ -177,3 +177,30 @@ def test_model_from_a_checkpoint_takes_changes(tmp_path):
     assert output(larger, pictures(64, 64)).shape == (2, 3)
     assert larger.head.output.weight.std() > 0
     assert checkpoint.settings.num_classes == 5
+
+
+def test_weights_trained_with_other_heads_are_refused_though_every_shape_fits(tmp_path):
+    path = vitrail.save_weights(
+        vitrail.create_model("vit_ti16", depth=1, num_classes=3), tmp_path / "three.safetensors"
+    )
+    other = vitrail.create_model("vit_ti16", depth=1, num_classes=3, heads=12)
+    with pytest.raises(VitrailError, match="trained with heads=3, this model has heads=12"):
+        vitrail.load_weights(other, path)
+
+
+def test_preprocessing_of_the_weights_is_saved_with_them(tmp_path):
+    source = vitrail.save_weights(vitrail.create_model("vit_ti16", depth=1), tmp_path / "half.safetensors")
+    assert read_checkpoint(source).preprocessing.mean == (0.5, 0.5, 0.5)  # the catalog's for ViT
+    model = vitrail.create_model("deit_ti16", depth=1)
+    assert model.preprocessing.mean == (0.485, 0.456, 0.406)
+    vitrail.load_weights(model, source)
+    again = vitrail.save_weights(model, tmp_path / "again.safetensors")
+    assert read_checkpoint(again).preprocessing.mean == (0.5, 0.5, 0.5)
+
+
+def test_two_models_of_one_checkpoint_do_not_share_memory(tmp_path):
+    path = vitrail.save_weights(vitrail.create_model("vit_ti16", depth=1), tmp_path / "model.safetensors")
+    checkpoint = read_checkpoint(path)
+    one, two = model_from(checkpoint), model_from(checkpoint)
+    one.norm.weight.data.zero_()
+    assert two.norm.weight.abs().sum() > 0

@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import tyro
 
@@ -36,28 +36,32 @@ def predict(
         batch_size: Pictures per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
-    from vitrail.data import open_image
     from vitrail.errors import VitrailError
     from vitrail.predict import Prediction, load
 
     if top < 1 or batch_size < 1:
         raise VitrailError(f"--top and --batch-size count things: they must be at least 1, got {top} and {batch_size}.")
+    for table in (csv, json):
+        if table:
+            open_for_writing(table, "a").close()  # better known now than after an hour of pictures
     paths = collect(images)
     predictor = load(model, architecture, image_size, device)
     results: list[tuple[Path, list[Prediction]]] = []
     bad: list[str] = []
     for start in range(0, len(paths), batch_size):
-        batch = []
-        for path in paths[start : start + batch_size]:
-            try:
-                batch.append((path, open_image(path)))
-            except VitrailError as error:
-                bad.append(str(error))
-        if batch:
-            found = predictor.predict([image for _, image in batch], top, batch_size)
-            for (path, _), predictions in zip(batch, found, strict=True):
-                results.append((path, predictions))
-                show(path, predictions)
+        batch = paths[start : start + batch_size]
+        try:
+            found = list(zip(batch, predictor.predict(batch, top, batch_size), strict=True))
+        except VitrailError:  # one of them is bad: find out which
+            found = []
+            for path in batch:
+                try:
+                    found.append((path, predictor.predict(path, top)[0]))
+                except VitrailError as error:
+                    bad.append(str(error) if path.name in str(error) else f"{path}: {error}")
+        for path, predictions in found:
+            show(path, predictions)
+        results += found
     if csv:
         write_csv(csv, results)
     if json:
@@ -105,10 +109,10 @@ def write_json(path: Path, results: list[tuple[Path, list]]) -> None:
         json.dump(content, file, indent=2, ensure_ascii=False)
 
 
-def open_for_writing(path: Path):
+def open_for_writing(path: Path, mode: str = "w") -> TextIO:
     from vitrail.errors import VitrailError
 
     try:
-        return path.open("w", newline="", encoding="utf-8")
+        return cast(TextIO, path.open(mode, newline="", encoding="utf-8"))
     except OSError as error:
         raise VitrailError(f"{path} can't be written: {error.strerror}.") from None

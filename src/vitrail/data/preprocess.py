@@ -54,7 +54,7 @@ def to_tensor(image: Image.Image, pre: Preprocessing) -> Tensor:
 
 def prepare(values: Any, pre: Preprocessing) -> Tensor:
     """[B, C, H, W] from one image or several, each what `to_image` takes; an array or tensor may be a batch."""
-    images = [fit_image(to_image(value), pre) for value in _several(values)]
+    images = [fit_image(to_image(value), pre) for value in several(values)]
     if not images:
         raise VitrailError("No images were given: pass at least one.")
     for index, image in enumerate(images):
@@ -66,7 +66,8 @@ def prepare(values: Any, pre: Preprocessing) -> Tensor:
     return torch.stack([to_tensor(image, pre) for image in images])
 
 
-def _several(values: Any) -> Iterable[Any]:
+def several(values: Any) -> Iterable[Any]:
+    """One image as a list of one; many as they are."""
     if isinstance(values, np.ndarray | Tensor):
         return values if values.ndim == 4 else [values]
     one = isinstance(values, str | bytes | bytearray | memoryview | Path | Image.Image) or hasattr(values, "read")

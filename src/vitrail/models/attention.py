@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.models.checks import check_layers
 
 Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
 
@@ -54,11 +55,10 @@ class Attention(nn.Module):
 
         Swin hands in its windows as samples, M of each image in a row, and says so in `windows`.
         """
-        qkv_bias: Tensor | None = self.qkv.bias
+        qkv = self.qkv(x)
         if self.q_bias is not None and self.v_bias is not None:
-            qkv_bias = torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
-        qkv = F.linear(x, self.qkv.weight, qkv_bias).unflatten(-1, (3, self.heads, -1))  # B N 3 H d
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+            qkv = qkv + torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # B H N d each
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
@@ -66,10 +66,12 @@ class Attention(nn.Module):
         scale = q.shape[-1] ** -0.5
         if self.logit_scale is not None:
             # The temperature is held below 100, as the Swin v2 paper does for stability.
-            q = F.normalize(q, dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
-            k, scale = F.normalize(k, dim=-1), 1.0
+            # In fp32: a padded token has k = 0, and half precision has no epsilon small enough to divide it by.
+            q = F.normalize(q.float(), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
+            q, k, scale = q.to(v.dtype), F.normalize(k.float(), dim=-1).to(v.dtype), 1.0
         if self.sink is not None:
-            attention = attention_map(q, k, bias, scale)
+            with torch.no_grad():  # nothing of it may enter the graph: checkpointing would miss it in its second run
+                attention = attention_map(q, k, bias, scale)
             self.sink(attention if windows is None else attention.unflatten(0, (-1, windows)))
         x = attend(q, k, v, bias, scale, self.attention_dropout if self.training else 0.0)
         x = self.proj(x.transpose(1, 2).flatten(2))
@@ -114,7 +116,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class AttentionMaps(dict[int, Tensor]):
-    """The maps that a `capture` has seen: `maps[layer]` is [B, H, N, N], in Swin [B, windows, H, n, n]."""
+    """The maps that a `capture` has seen: `maps[layer]` is [B, H, N, N], in Swin [B, windows, H, n, n].
+
+    Layers count from 0, and from the end as -1, -2, …, as in the call of `capture`.
+    """
+
+    def __init__(self, depth: int):
+        super().__init__()
+        self.depth = depth
+
+    def __missing__(self, layer: int) -> Tensor:
+        if layer < 0 and layer + self.depth in self:
+            return self[layer + self.depth]
+        raise VitrailError(f"Layer {layer} was not captured; there are {sorted(self)}.")
 
 
 @contextmanager
@@ -126,10 +140,8 @@ def capture(model: nn.Module, layers: Iterable[int] | None = None) -> Iterator[A
     >>> maps[11][0].mean(0)  # [N, N], the last layer of the first image, averaged over its heads
     """
     modules = [m for m in model.modules() if isinstance(m, Attention)]
-    chosen = list(range(len(modules))) if layers is None else [i + len(modules) if i < 0 else i for i in layers]
-    if wrong := [i for i in chosen if not 0 <= i < len(modules)]:
-        raise VitrailError(f"This model has attention layers 0 to {len(modules) - 1}; there is no layer {wrong[0]}.")
-    maps = AttentionMaps()
+    chosen = check_layers(range(len(modules)) if layers is None else layers, len(modules))
+    maps = AttentionMaps(len(modules))
     before = {i: modules[i].sink for i in chosen}  # a capture around this one goes on afterwards
     for i in chosen:
         modules[i].sink = lambda attention, i=i: maps.__setitem__(i, attention.detach())  # type: ignore[misc]

@@ -34,6 +34,14 @@ class Preprocessing:
     interpolation: str = "bicubic"
     fit: str = "crop"  # crop | pad | stretch | native
 
+    def suited(self, settings: "Settings") -> "Preprocessing":
+        """For a model of another size, or of other channels: each gets the average of the colours."""
+        pre = replace(self, size=settings.image_size)
+        if len(pre.mean) == settings.channels:
+            return pre
+        mean, std = sum(pre.mean) / len(pre.mean), sum(pre.std) / len(pre.std)
+        return replace(pre, mean=(mean,) * settings.channels, std=(std,) * settings.channels)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -58,8 +66,11 @@ def create_model(name: str, **changes: Any) -> nn.Module:
     >>> vitrail.create_model("vit_b16", num_classes=10, image_size=(224, 320))
 
     `changes` are fields of the entry's settings (`ViTSettings`, `SwinSettings`, `MAESettings`); sizes may be a number.
+    The model remembers the preprocessing that the entry's public weights expect as `model.preprocessing`.
     """
-    return build(model_settings(name, **changes))
+    model = build(model_settings(name, **changes))
+    model.preprocessing = resolve(name)[0].preprocessing.suited(model.settings)  # type: ignore
+    return model
 
 
 def model_settings(name: str, **changes: Any) -> Settings:
@@ -102,9 +113,8 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
             return entries[candidate], {}
     if plain in aliases:
         return aliases[plain]
-    if (match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain)) and match[1] in aliases:
-        entry, implied = aliases[match[1]]
-        return entry, {**implied, "image_size": int(match[2])}
+    if (match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain)) and (found := _look_up(match[1])):
+        return found[0], {**found[1], "image_size": int(match[2])}
     return None
 
 
@@ -331,7 +341,8 @@ def _image_towers() -> list[Entry]:
         ("siglip_so400m14", so400m, "so400m", 14, 224),
     ]
     for name, settings, word, patch, size in towers:
-        aliases = {f"vit_{word}_patch{patch}_siglip": {}, f"siglip_{word}_patch{patch}": {}}
+        # timm builds these with the exact GELU, though they were trained with the tanh one.
+        aliases = {f"siglip_{word}_patch{patch}": {}, f"vit_{word}_patch{patch}_siglip": {"activation": "gelu"}}
         pre = Preprocessing(size=(size, size), crop=1.0, **HALF)
         hub = f"google/siglip-{word}-patch{patch}-{size}"
         entries.append(Entry(name, settings, pre, hub, "apache-2.0", aliases))

@@ -4,14 +4,12 @@ Shape letters used throughout: B batch, C channels, H×W the image, h×w the tok
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from vitrail.errors import VitrailError
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -135,52 +133,6 @@ def init_weights(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def check_image(x: Tensor, channels: int, smallest: tuple[int, int]) -> None:
-    """Refuses, in one sentence, what is not a batch of images that this model can cut into patches."""
-    if x.ndim != 4:
-        hint = f"; add a batch dimension with x[None] for [1, {', '.join(map(str, x.shape))}]" if x.ndim == 3 else ""
-        raise VitrailError(
-            f"Expected a batch of images [B, {channels}, H, W], got a tensor of shape {list(x.shape)}{hint}."
-        )
-    if x.shape[1] != channels:
-        hint = f"; build the model with channels={x.shape[1]}, or convert the images"
-        if x.shape[-1] == channels:
-            hint = "; the channels look to be last: x.permute(0, 3, 1, 2) puts them first"
-        raise VitrailError(f"Expected {channels} channels in [B, {channels}, H, W], got shape {list(x.shape)}{hint}.")
-    if x.shape[2] < smallest[0] or x.shape[3] < smallest[1]:
-        raise VitrailError(
-            f"An image of {x.shape[2]}×{x.shape[3]} pixels is smaller than one patch of {smallest[0]}×{smallest[1]};"
-            " enlarge the image, or use a model with smaller patches."
-        )
-
-
-def check_settings(
-    settings: object, choices: dict[str, Iterable[object]], counts: dict[str, int], rates: Iterable[str]
-) -> None:
-    """Refuses, in one sentence, settings that no model can be built from: `choices` are names of a list, `counts` whole
-    numbers with a least value, `rates` probabilities."""
-    for name, allowed in choices.items():
-        if getattr(settings, name) not in allowed:
-            raise VitrailError(f"{name}={getattr(settings, name)!r} is not known; choose one of {[*allowed]}.")
-    for name, least in counts.items():
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise VitrailError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    for name in rates:
-        if not 0 <= getattr(settings, name) <= 1:
-            raise VitrailError(f"{name} is a probability, between 0 and 1, got {getattr(settings, name)!r}.")
-
-
-def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]:
-    """A size given as one number or as (height, width)."""
-    if isinstance(value, bool) or not isinstance(value, int | tuple | list):
-        raise VitrailError(f"{name} must be a number or (height, width), got {value!r}.")
-    values = (value, value) if isinstance(value, int) else tuple(value)
-    if len(values) != 2 or any(not isinstance(v, int) or v < 1 for v in values):
-        raise VitrailError(f"{name} must be one or two positive whole numbers, got {value!r}.")
-    return values
 
 
 def ceil_div(size: tuple[int, int], by: tuple[int, int]) -> tuple[int, int]:

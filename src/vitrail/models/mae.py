@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
@@ -68,6 +69,14 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_predict = nn.Linear(s.decoder_width, p * q * s.channels)
         self.apply(init_weights)
 
+    @property
+    def gradient_checkpointing(self) -> bool:
+        return self.encoder.gradient_checkpointing
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, on: bool) -> None:
+        self.encoder.gradient_checkpointing = on
+
     def forward(self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None) -> MAEOutput:
         """`noise` [B, N] decides what is hidden: the patches with the highest values (random by default)."""
         visible, order, mask, grid = self.encode(x, mask_ratio, noise)
@@ -104,7 +113,7 @@ class MaskedAutoencoder(nn.Module):
         patches = self.decoder_position.add(patches.unflatten(1, grid)).flatten(1, 2)
         x = torch.cat([prefix, patches], dim=1)
         for block in self.decoder_blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.gradient_checkpointing and self.training else block(x)
         return self.decoder_predict(self.decoder_norm(x))[:, self.encoder.prefix_tokens :]
 
     def target(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Where a patch lies: none · learned · sin-cos · factorised · relative · rotary · conditional.
 
 A kind acts in one of three places: on the patch embeddings (`add`), inside attention (`bias`, `rotary`), or between
-the blocks (`between`). `VisionTransformer` calls all of them; each kind overrides the one it is about.
+the blocks (`between`). `VisionTransformer` asks for all of them; each kind overrides the one it is about.
 
 A table is made for one token grid and resized, in 2-D, to the grid of the image at hand, on every call: a resized copy
 that is kept would go stale as soon as the table is trained.
@@ -59,7 +59,7 @@ class Position(nn.Module):
     def rotary(self, grid: Grid) -> Rotary | None:
         return None
 
-    def between(self, patches: Tensor, after_block: int) -> Tensor:  # B h w D
+    def between(self, patches: Tensor) -> Tensor:  # B h w D, after the first block
         return patches
 
     def reset_buffers(self, device: torch.device | str) -> None:
@@ -210,9 +210,7 @@ class ConditionalPosition(Position):
         super().__init__()
         self.conv = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
 
-    def between(self, patches: Tensor, after_block: int) -> Tensor:
-        if after_block != 0:
-            return patches
+    def between(self, patches: Tensor) -> Tensor:
         return patches + self.conv(patches.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 

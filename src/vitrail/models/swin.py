@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention
+from vitrail.models.checks import check_image, check_layers, check_settings, pair
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -27,14 +28,10 @@ from vitrail.models.layers import (
     DropPath,
     PatchEmbed,
     ceil_div,
-    check_image,
-    check_settings,
     drop_path_rates,
     init_weights,
-    pair,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
-from vitrail.models.vit import check_layers
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Rotary
+from vitrail.models.checks import check_image, check_layers, check_settings, pair
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -24,11 +25,8 @@ from vitrail.models.layers import (
     LayerScale,
     PatchEmbed,
     ceil_div,
-    check_image,
-    check_settings,
     drop_path_rates,
     init_weights,
-    pair,
 )
 from vitrail.models.position import KINDS, RULES, Grid, make_position
 from vitrail.models.resnet import ResNetStem, stem_stride
@@ -216,7 +214,7 @@ class VisionTransformer(nn.Module):
         """The output of each head: one or, with a distillation token, (class head, distillation head)."""
         tokens = self.encode(*self.embed(x))
         logits = self.head(self.pool(tokens))
-        if self.head_distillation is None:
+        if self.head_distillation is None or not self.settings.num_classes:
             return (logits,)
         return logits, self.head_distillation(tokens[:, 1])
 
@@ -257,7 +255,7 @@ class VisionTransformer(nn.Module):
                 x = block(x, bias, rotary)
             if i == 0 and self.settings.position == "conditional":
                 prefix, patches = x[:, : self.prefix_tokens], x[:, self.prefix_tokens :]
-                patches = self.position.between(patches.unflatten(1, grid), after_block=i)
+                patches = self.position.between(patches.unflatten(1, grid))
                 x = torch.cat([prefix, patches.flatten(1, 2)], dim=1)
             if keep is not None and i in keep:
                 keep[i] = x
@@ -289,11 +287,3 @@ class VisionTransformer(nn.Module):
 
 def learned_token(count: int, width: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, width), std=0.02))
-
-
-def check_layers(layers: Iterable[int], depth: int) -> list[int]:
-    """Layer numbers counted from 0; negative ones from the end."""
-    chosen = [i + depth if i < 0 else i for i in layers]
-    if wrong := [i for i in chosen if not 0 <= i < depth]:
-        raise VitrailError(f"This model has layers 0 to {depth - 1}; there is no layer {wrong[0]}.")
-    return chosen

@@ -12,9 +12,9 @@ from typing import Any, cast
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import Preprocessing, Settings
+from vitrail.models import Preprocessing, Settings, resolve
 from vitrail.models.catalog import change
-from vitrail.models.layers import pair
+from vitrail.models.checks import pair
 from vitrail.models.position import Grid
 from vitrail.weights import google, hf, hf_config, timm, torchvision
 from vitrail.weights.files import RawFile, read_source
@@ -68,7 +68,10 @@ def understand(
 ) -> Checkpoint:
     """A file's checkpoint, without a warning. `supposed` are image sizes, for a table that is not square."""
     if HEADER in raw.metadata:
-        return _from_header(raw, facts or {})
+        checkpoint = _from_header(raw, facts or {})
+        if model and (entry := resolve(model)[0]).name != checkpoint.name:
+            checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {entry.name} was not followed."
+        return checkpoint
     return _from_names(raw, model, facts or {}, supposed)
 
 

@@ -115,10 +115,13 @@ def _pair(size: Any) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else None
 
 
-def preprocessor_config(pre: Preprocessing) -> dict[str, Any]:
-    """The inverse: for transformers' image processors, which crop or stretch."""
-    crop = pre.fit == "crop"
+def preprocessor_config(pre: Preprocessing) -> dict[str, Any] | None:
+    """The inverse, where transformers has an image processor that does the same: colour pictures, stretched to any size
+    or cropped to a square."""
     height, width = pre.size
+    crop = pre.fit == "crop"
+    if len(pre.mean) != 3 or not (pre.fit == "stretch" or (crop and height == width)):
+        return None
     common = {
         "image_processor_type": "CLIPImageProcessor" if crop else "ViTImageProcessor",
         "do_resize": True,

@@ -121,16 +121,7 @@ def _usual_heads(width: int, head_width: int) -> int:
 
 
 def _for(settings: Settings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
-    pre = replace(usual, **{"size": settings.image_size, **stated})
-    return for_channels(pre, settings.channels)
-
-
-def for_channels(pre: Preprocessing, channels: int) -> Preprocessing:
-    """Grey, or more than three channels: the average of the colours' mean and deviation for each."""
-    if len(pre.mean) == channels:
-        return pre
-    mean, std = sum(pre.mean) / len(pre.mean), sum(pre.std) / len(pre.std)
-    return replace(pre, mean=(mean,) * channels, std=(std,) * channels)
+    return replace(replace(usual, **stated).suited(settings), **{k: v for k, v in stated.items() if k == "size"})
 
 
 def _against(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from vitrail.weights.fit import Fitted, fit
 from vitrail.weights.rules import State, group_names
 
 RULES = {"norm_eps", "activation", "position_rule", "padding"}  # arithmetic that belongs to the weights
+ARITHMETIC = {"heads", "decoder_heads", "rotary_base", "norm_first"}  # leaves no trace in shapes
 HEADS = ("auto", "keep", "new")
 Shapes = dict[str, torch.Size]
 
@@ -45,9 +46,11 @@ def load_weights(model: nn.Module, source: str | Path, head: str = "auto") -> Lo
     rules = _rules(checkpoint, settings)
     target = replace(settings, **rules)
     fitted = fit(checkpoint, target, _checked(head))
+    _check_arithmetic(checkpoint, target)
     check(fitted, checkpoint, target, _shapes(model) | _bias_tables(target))
     adopt(model, rules)
     model.load_state_dict(_full_precision(fitted.state), strict=False)
+    model.preprocessing = checkpoint.preprocessing.suited(target)  # type: ignore[assignment]
     if checkpoint.unknown:
         fitted.notes.append(f"left out, unknown here: {group_names(checkpoint.unknown)}")
     return LoadReport(checkpoint.dialect, len(fitted.state), fitted.notes)
@@ -67,6 +70,7 @@ def model_from(checkpoint: Checkpoint, head: str = "auto", **changes: Any) -> nn
         with torch.device("cpu"):
             model = build(target)
     model.load_state_dict(_full_precision(fitted.state), strict=False, assign=True)
+    model.preprocessing = checkpoint.preprocessing  # type: ignore[assignment]
     return model.eval()
 
 
@@ -104,7 +108,8 @@ def _bias_tables(settings: Settings) -> Shapes:
 
 
 def _full_precision(state: State) -> State:
-    return {name: tensor.float().contiguous() for name, tensor in state.items()}
+    """Copies, so that two models of one checkpoint do not share their memory."""
+    return {name: tensor.to(torch.float32, copy=True).contiguous() for name, tensor in state.items()}
 
 
 def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
@@ -113,6 +118,14 @@ def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     if "swiglu" in (checkpoint.settings.activation, settings.activation):  # a matter of shapes, not of arithmetic
         names.discard("activation")
     return {name: getattr(checkpoint.settings, name) for name in names}
+
+
+def _check_arithmetic(checkpoint: Checkpoint, target: Settings) -> None:
+    """Refuses what fits in every shape and would compute something else: 3 heads in a model of 12."""
+    for name in sorted(checkpoint.stated & ARITHMETIC):
+        told, built = getattr(checkpoint.settings, name, None), getattr(target, name, None)
+        if None not in (told, built) and told != built:
+            raise VitrailError(f"{checkpoint.path} was trained with {name}={told}, this model has {name}={built}.")
 
 
 def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shapes) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,7 +20,6 @@ from vitrail.models import MAESettings, Preprocessing
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
-from vitrail.weights.identify import for_channels
 from vitrail.weights.rules import Layout, State, group_names
 
 DIALECTS = ("vitrail", "timm", "hf", "torchvision")
@@ -52,7 +52,8 @@ def save_weights(
     if path.suffix in (*PICKLED, ".safetensors") and dialect == "hf":
         raise VitrailError(f"The dialect hf is a folder with config.json and weights; {path.name} looks like a file.")
 
-    pre = preprocessing or for_channels(Preprocessing(size=settings.image_size), settings.channels)
+    # What the weights that were loaded, or the catalog, say of it; else what is usual.
+    pre = preprocessing or getattr(model, "preprocessing", None) or Preprocessing().suited(settings)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if dialect == "vitrail":
         header = {"settings": settings_to_dict(settings), "preprocessing": asdict(pre), "labels": labels, "name": name}
@@ -105,7 +106,12 @@ def _write_folder(path: Path, model: nn.Module, state: State, labels: list[str] 
         shape = (1, 1, settings.width) if config["model_type"] == "dinov3_vit" else (1, settings.width)
         theirs["embeddings.mask_token"] = torch.zeros(shape)
     write_weights(path / "model.safetensors", theirs, {"format": "pt"})
-    for name, content in (("config", config), ("preprocessor_config", hf_config.preprocessor_config(pre))):
+    processor = hf_config.preprocessor_config(pre)
+    if processor is None:
+        warnings.warn(f"No image processor of transformers does {pre}; prepare the images yourself.", stacklevel=3)
+    for name, content in (("config", config), ("preprocessor_config", processor)):
+        if content is None:
+            continue
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         _write(path / f"{name}.json", partial(Path.write_text, data=text, encoding="utf-8"))
     return path
