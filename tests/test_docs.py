@@ -28,7 +28,6 @@ def test_links_of_a_page_lead_somewhere(page):
 
 def test_readme_python_block_runs(tmp_path, monkeypatch):
     """The block as it stands, with the files and the batch that its reader is supposed to have."""
-    import torch
     from PIL import Image
 
     import vitrail
@@ -42,9 +41,9 @@ def test_readme_python_block_runs(tmp_path, monkeypatch):
     small = vitrail.create_model("vit_b16", num_classes=10)
     vitrail.save_weights(small, "checkpoint.pth", dialect="timm")
     Image.new("RGB", (300, 200), "teal").save("photo.jpg")
-    names = {"images": torch.zeros(1, 3, 224, 224)}
+    names: dict = {}
     exec(block[1], names)
-    assert names["maps"][11].shape == (1, 12, 197, 197)
+    assert names["maps"][11].shape == (1, 12, 281, 281)  # 14·20 patches and the class token
     assert names["predictor"].preprocessing.size == (224, 320)
 
 

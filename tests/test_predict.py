@@ -2,8 +2,10 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from safetensors.torch import load_file
 import vitrail
 from tests.parity.peers import shake
 from vitrail.models import Preprocessing
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +149,7 @@ def test_predict_verb_writes_tables_and_names_the_pictures_it_had_to_skip(predic
     [
         (["predict", "nothing.jpg", "--model", "deit_ti16"], "There is no picture or folder nothing.jpg"),
         (["predict", ".", "--model", "nothing.pth", "--top", "0"], "--top"),
+        (["predict", "--model", "model.safetensors"], "No pictures were given"),
         (["models", "zzz"], "No model is named like 'zzz'"),
         (["predict", "photo.png", "--model", "model.safetensors", "--device", "gpu"], "The device 'gpu' can't be used"),
         (["predict", "photo.png", "--model", "model.safetensors", "--image-size", "0"], "image_size must be"),
@@ -181,10 +186,16 @@ def test_demo_learns_saves_and_draws(tmp_path, monkeypatch, capsys):
 
     threads = torch.get_num_threads()
     monkeypatch.setattr(demo, "EPOCHS", 10)
-    demo.demo(tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    demo.demo(Path("runs/demo"))
     torch.set_num_threads(threads)
     printed = capsys.readouterr().out
     accuracy = float(printed.split("recognised: ")[1].split("%")[0])
     assert accuracy > 30  # a tenth by chance; all 60 epochs give about 96
-    assert len(vitrail.load(tmp_path / "out" / "model.safetensors").labels) == 10
-    assert Image.open(tmp_path / "out" / "how_it_sees.png").size[0] > 800
+    assert Image.open("runs/demo/how_it_sees.png").size[0] > 800
+    assert Path("runs/demo/model.safetensors").stat().st_mode & 0o444 == 0o444
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (arguments,) = re.findall(r"^vitrail (predict runs/demo\S+ --model \S+)", readme, re.M)
+    done = command(*arguments.split())
+    assert done.returncode == 0
+    assert done.stdout.count(".png") == 5

@@ -47,6 +47,10 @@ class Predictor:
             raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
         self.labels = labels or (imagenet_labels() if classes == 1000 else [f"class {i}" for i in range(classes)])
 
+    def __repr__(self) -> str:
+        classes, size = len(self.labels), "×".join(map(str, self.preprocessing.size))
+        return f"Predictor({self.name or type(self.model).__name__}, {classes} classes, {size}, on {self.device})"
+
     def predict(self, images: Any, top: int = 5, batch_size: int = 32) -> list[list[Prediction]]:
         """For each image its `top` classes, the likeliest first."""
         if top < 1:

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = tyro.extras.subcommand_cli_from_dict(
             verbs,
             prog="vitrail",
-            description="Train, adapt, look inside, and ship Vision Transformers.",
+            description="Vision Transformers by name: what there is, what it costs, and what it sees in your pictures.",
             args=arguments,
         )
     except VitrailError as error:

@@ -1,5 +1,6 @@
 """`vitrail demo`: a Vision Transformer trained on real digits in a minute, put to use, and looked into."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,14 @@ def demo(out: Path = Path("runs/demo")) -> None:
     for image, (best, second) in zip(sample, again.predict(sample, top=2), strict=True):
         print(as_text(image))
         print(f"  {best.label} ({best.probability:.0%}), or {second.label} ({second.probability:.0%})\n")
-    picture = draw(again, sample, out / "how_it_sees.png")
-    print(f"The model, in one file:           {bundle}")
-    print(f"What it looks at, as a picture:   {picture}")
-    print("Next: `vitrail models` lists what can be built; `vitrail predict photo.jpg --model CHECKPOINT` classifies")
-    print("with any ViT checkpoint of timm, transformers, torchvision or Google; docs/model.md shows how it works.")
+    pictures = save_pictures(sample, out / "digits")
+    print(f"What it looks at, as a picture:   {draw(again, sample, out / 'how_it_sees.png')}")
+    print("Next:")
+    command = Path(sys.executable).parent / "vitrail"
+    command = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    print(f"  {command} predict {pictures} --model {bundle}     the model just trained, on files")
+    print(f"  {command} models                                  all that can be built by name")
+    print("  docs/model.md                                      how a picture passes through the model")
 
 
 def learn(images: Any, labels: Any) -> Any:
@@ -69,8 +73,10 @@ def learn(images: Any, labels: Any) -> Any:
     model.train()
     start = time.perf_counter()
     for epoch in range(1, EPOCHS + 1):
+        total = 0.0
         for batch in torch.randperm(len(images))[: len(images) // BATCH * BATCH].split(BATCH):
-            loss = F.cross_entropy(model(moved(pixels[batch])), labels[batch], label_smoothing=0.1)
+            loss = F.cross_entropy(model(moved(pixels[batch])), labels[batch])
+            total += loss.item() * len(batch)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -80,7 +86,8 @@ def learn(images: Any, labels: Any) -> Any:
             spent = time.perf_counter() - start
             rate, left = epoch * len(images) / spent, spent / epoch * (EPOCHS - epoch)
             print(
-                f"  epoch {epoch}/{EPOCHS}  loss {loss.item():.3f}  {rate:,.0f} images/s  {left:.0f} s left", flush=True
+                f"  epoch {epoch}/{EPOCHS}  loss {total / len(images):.3f}  {rate:,.0f} images/s  {left:.0f} s left",
+                flush=True,
             )
     pre = Preprocessing(size=(8, 8), mean=(mean,), std=(std,), crop=1.0, fit="stretch")
     return Predictor(model, pre, [str(i) for i in range(10)], "digits", device="cpu")
@@ -96,6 +103,16 @@ def moved(images: Any) -> Any:
     offsets = torch.randint(0, 3, (len(images), 2))
     offsets[torch.rand(len(images)) < 0.5] = 1
     return torch.stack([p[:, i : i + 8, j : j + 8] for p, (i, j) in zip(padded, offsets.tolist(), strict=True)])
+
+
+def save_pictures(images: Any, folder: Path) -> Path:
+    """The digits as PNG files, ink bright on black, as the model knows them."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, image in enumerate(images):
+        Image.fromarray((image[0] * 255).byte().numpy()).save(folder / f"{number}.png")
+    return folder
 
 
 def as_text(image: Any) -> str:
@@ -135,6 +152,10 @@ def draw(predictor: Any, images: Any, path: Path) -> Path:
     for layer in maps:
         axes[0, layer + 1].set_title(f"layer {layer + 1} looks at", fontsize=9)
     axes[0, -1].set_title("class", fontsize=9)
+    figure.suptitle(
+        "How much the class token attends to each of the 4×4 patches: mean of the heads, each panel on its own scale",
+        fontsize=9,
+    )
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return path

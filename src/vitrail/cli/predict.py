@@ -39,8 +39,11 @@ def predict(
     from vitrail.errors import VitrailError
     from vitrail.predict import Prediction, load
 
-    if top < 1 or batch_size < 1:
-        raise VitrailError(f"--top and --batch-size count things: they must be at least 1, got {top} and {batch_size}.")
+    if not images:
+        raise VitrailError("No pictures were given: name some, or a folder of them.")
+    for option, value in (("--top", top), ("--batch-size", batch_size)):
+        if value < 1:
+            raise VitrailError(f"{option} must be at least 1, got {value}.")
     for table in (csv, json):
         if table:
             open_for_writing(table, "a").close()  # better known now than after an hour of pictures

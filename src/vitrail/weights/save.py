@@ -131,6 +131,9 @@ def _write(path: Path, write: Callable[[Path], object]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(part)
+        umask = os.umask(0)  # there is no other way to read it
+        os.umask(umask)
+        os.chmod(part, 0o666 & ~umask)  # safetensors makes files that only their owner can read
         os.replace(part, path)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
