@@ -66,9 +66,10 @@ class Attention(nn.Module):
         scale = q.shape[-1] ** -0.5
         if self.logit_scale is not None:
             # The temperature is held below 100, as the Swin v2 paper does for stability.
-            # In fp32: a padded token has k = 0, and half precision has no epsilon small enough to divide it by.
-            q = F.normalize(q.float(), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
-            q, k, scale = q.to(v.dtype), F.normalize(k.float(), dim=-1).to(v.dtype), 1.0
+            # Not in half precision: a padded token has k = 0, and there is no epsilon small enough to divide it by.
+            wide = torch.promote_types(v.dtype, torch.float32)
+            q = F.normalize(q.to(wide), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
+            q, k, scale = q.to(v.dtype), F.normalize(k.to(wide), dim=-1).to(v.dtype), 1.0
         if self.sink is not None:
             with torch.no_grad():  # nothing of it may enter the graph: checkpointing would miss it in its second run
                 attention = attention_map(q, k, bias, scale)
