@@ -5,7 +5,7 @@
     python benchmarks/forward.py --device cuda --compile
 
 Every library runs its own model with its own default kernels. The libraries take turns, round after round, so that a
-machine that slows down slows them all; the median of the rounds counts. Ratios are peer time / our time: above 1,
+machine that slows down slows them all. Ratios are peer time / our time within a round, their median counts: above 1,
 Vitrail is faster. `--json FILE` keeps the numbers.
 """
 
@@ -123,7 +123,7 @@ def seconds(run: Callable[[], None], device: str, repeat: int) -> float:
 
 def compare(
     name: str, job: Callable, libraries: list[str], options: argparse.Namespace, batch: int
-) -> dict[str, float]:
+) -> dict[str, list[float]]:
     torch.manual_seed(0)
     images = torch.randn(batch, 3, 224, 224, device=options.device)
     labels = torch.randint(1000, (batch,), device=options.device)
@@ -146,7 +146,7 @@ def compare(
     del runs
     gc.collect()
     torch._dynamo.reset()
-    return {library: statistics.median(values) for library, values in times.items()}
+    return times
 
 
 def main() -> None:
@@ -179,8 +179,12 @@ def main() -> None:
     for name in options.models:
         for label, job in (("forward", forward), ("training step", training_step)):
             times = compare(name, job, options.libraries, options, batch)
-            ours = times["vitrail"]
-            ratios = {library: times[library] / ours for library in others}
+            ours = statistics.median(times["vitrail"])
+            # Ratios within a round, and their median: what slows the machine down for a while then hardly counts.
+            ratios = {
+                library: statistics.median(t / o for t, o in zip(times[library], times["vitrail"], strict=True))
+                for library in others
+            }
             row = f"{name:10s}{label:16s}{ours * 1e3:9.1f} ms" + "".join(
                 f"{ratios[library]:15.2f}×" for library in others
             )
