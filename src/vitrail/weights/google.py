@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import torch
 
+from vitrail.errors import VitrailError
 from vitrail.models.catalog import HALF
 from vitrail.weights.rules import Layout, Operation, Rule, Tensors
 
 
 def read_only(read: Callable[[Tensors], Tensors]) -> Operation:
     def write(_: Tensors) -> Tensors:
-        raise NotImplementedError("Google's layout is read, not written")
+        raise VitrailError("Google's .npz files are read, not written; save with another dialect.")
 
     return Operation(read, write)
 
