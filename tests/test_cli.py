@@ -3,23 +3,51 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 
+from vitrail.cli.data import inspect as data_inspect
 from vitrail.cli.demo import demo
+from vitrail.cli.embed import embed
+from vitrail.cli.evaluate import evaluate
+from vitrail.cli.export import export
 from vitrail.cli.models import models
 from vitrail.cli.predict import predict
+from vitrail.cli.train import train
+from vitrail.train import Recipe
 
 OPTIONS = {
-    predict: ["images", "model", "top", "csv", "json", "architecture", "image_size", "batch_size", "device"],
+    train: ["data", "options"],
+    evaluate: [
+        "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "batch_size",
+        "device",
+    ],
+    predict: [
+        "images", "model", "top", "csv", "json", "flip", "crops", "fit", "architecture", "image_size", "batch_size",
+        "device",
+    ],
+    embed: ["images", "out", "model", "flip", "crops", "fit", "architecture", "image_size", "batch_size", "device"],
+    export: ["run", "to", "out", "architecture", "image_size"],
+    data_inspect: ["data", "image_size", "out", "json", "workers"],
     models: ["pattern"],
     demo: ["out"],
-}
+}  # fmt: skip
+TRAIN = [
+    "model", "weights", "task", "tune", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
+    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "balance", "ema",
+    "clip", "micro_batch", "val", "seed", "out", "resume", "precision", "compile", "device", "workers", "cache",
+    "wandb", "mlflow",
+]  # fmt: skip
 
 
 def test_the_verbs_are_these():
     done = subprocess.run([sys.executable, "-m", "vitrail", "--help"], capture_output=True, text=True, check=True)
-    assert "{predict,models,demo}" in done.stdout
+    assert "{train,evaluate,predict,embed,export,data,models,demo}" in done.stdout
 
 
 def test_the_options_of_every_verb_are_these():
     for verb, options in OPTIONS.items():
         assert list(inspect.signature(verb).parameters) == options
+
+
+def test_the_options_of_training_are_these():
+    assert [field.name for field in fields(Recipe)] == TRAIN

@@ -1,8 +1,6 @@
 """The predictor and its verb as users meet them, on real weights and real pictures where they are there."""
 
-import csv
-import json
-import re
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +11,12 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torchvision.transforms.functional import five_crop
 
 import vitrail
 from tests.parity.peers import shake
+from vitrail.data import fit_image, prepare, to_tensor
+from vitrail.data.views import views
 from vitrail.models import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,6 +98,182 @@ def test_a_saved_predictor_comes_back_whole(predictor, photo, tmp_path):
     assert again.predict(photo) == predictor.predict(photo)
 
 
+class Run:
+    """As `vitrail.train` returns one."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __fspath__(self):
+        return str(self.folder)
+
+
+def test_a_run_is_loaded_by_its_bundle_whatever_else_lies_in_its_folder(predictor, photo, tmp_path):
+    about = {"task": "classify", "metrics": {"val_top1": 0.9}, "recipe": {"epochs": 3}}
+    vitrail.Predictor(predictor.model, Preprocessing(), predictor.labels, "vit_ti16", "cpu", about).save(
+        tmp_path / "model.safetensors"
+    )
+    torch.save({"model": {"x": torch.zeros(1)}}, tmp_path / "last.pt")
+    for name in ("metrics.jsonl", "report.html", "other.safetensors"):
+        (tmp_path / name).write_text("not a model")
+    for source in (tmp_path, str(tmp_path), Run(tmp_path), Run(tmp_path / "model.safetensors")):
+        again = vitrail.load(source, device="cpu")
+        assert (again.about, again.labels) == (about, predictor.labels)
+    assert again.predict(photo) == predictor.predict(photo)
+    assert vitrail.load_weights(vitrail.create_model("vit_ti16", depth=2, num_classes=3), Run(tmp_path)).used > 10
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(vitrail.VitrailError, match="has kept no model yet"):
+        vitrail.load(tmp_path)
+
+
+def test_what_a_run_says_of_itself_must_be_json(predictor, tmp_path):
+    with pytest.raises(vitrail.VitrailError, match="`about` must hold what JSON can"):
+        vitrail.save_weights(predictor.model, tmp_path / "m.safetensors", about={"model": predictor})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def many_labels(predictor):
+    about = {"multi_label": True, "thresholds": [0.99, 0.01, 0.3]}
+    return vitrail.Predictor(predictor.model, Preprocessing(), predictor.labels, device="cpu", about=about)
+
+
+def test_each_label_of_several_has_its_own_probability_and_threshold(many_labels, photo):
+    with torch.no_grad():
+        expected = many_labels.model(prepare(photo, Preprocessing())).sigmoid()
+    torch.testing.assert_close(many_labels.probabilities(photo), expected)
+    assert expected[0, 0] < 0.99 and expected[0, 1] > 0.01
+    (found,) = many_labels.predict(photo)
+    above = [i for i in expected[0].argsort(descending=True).tolist() if expected[0, i] >= [0.99, 0.01, 0.3][i]]
+    assert [p.index for p in found] == above and 0 not in above
+    assert [p.probability for p in found] == pytest.approx([expected[0, i].item() for i in above])
+    assert [len(one) for one in many_labels.predict([photo, photo], top=2)] == [2, 2]
+
+    strict = vitrail.Predictor(many_labels.model, Preprocessing(), device="cpu", about={"multi_label": True})
+    assert strict.thresholds == [0.5, 0.5, 0.5]
+    strict.about["thresholds"] = [1.0] * 3
+    assert strict.predict(photo) == [[]]
+    strict.about["thresholds"] = [1.0]
+    with pytest.raises(vitrail.VitrailError, match="3 classes but 1 thresholds"):
+        strict.predict(photo)
+
+
+def test_probabilities_and_features_are_those_of_prepare_and_the_model(predictor, photo):
+    images = [photo, photo.rotate(90, expand=True), photo.resize((64, 64))]
+    with torch.no_grad():
+        x = prepare(images, predictor.preprocessing)
+        logits, features = predictor.model(x), predictor.model.features(x)["pooled"]
+    assert torch.equal(predictor.probabilities(images), logits.softmax(dim=1))
+    assert torch.equal(predictor.embed(images), features)
+    assert predictor.embed(images).requires_grad is False
+    torch.nn.Linear(192, 2)(predictor.embed(images)).sum().backward()  # a probe may learn from them
+
+
+def test_flip_is_the_mean_over_the_image_and_its_mirror_image(predictor, photo):
+    with torch.no_grad():
+        x = prepare(photo, predictor.preprocessing)
+        chances = [predictor.model(y).softmax(dim=1) for y in (x, x.flip(-1))]
+        features = [predictor.model.features(y)["pooled"] for y in (x, x.flip(-1))]
+    assert (chances[0] - chances[1]).abs().max() > 1e-4
+    torch.testing.assert_close(predictor.probabilities(photo, flip=True), (chances[0] + chances[1]) / 2)
+    torch.testing.assert_close(predictor.embed(photo, flip=True), (features[0] + features[1]) / 2)
+    (ranked,) = predictor.predict(photo, flip=True)
+    assert sum(p.probability for p in ranked) == pytest.approx(1, abs=1e-6)
+
+
+def test_five_crops_are_the_centre_and_the_corners_of_the_resized_image(photo):
+    """As torchvision's FiveCrop after Resize; 300×240 is brought to 310×248."""
+    pre = Preprocessing()
+    resized = photo.resize((310, 248), Image.Resampling.BICUBIC)
+    top_left, top_right, bottom_left, bottom_right, centre = five_crop(resized, [224, 224])
+    expected = [centre, top_left, top_right, bottom_left, bottom_right]
+    assert [view.tobytes() for view in views(photo, pre, 5)] == [view.tobytes() for view in expected]
+    assert len(views(photo, pre, 9)) == 9
+    assert [view.tobytes() for view in views(photo, pre)] == [fit_image(photo, pre).tobytes()]
+
+
+@pytest.mark.parametrize("crop", [0.875, 1.0])
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch", "native"])
+def test_crops_are_averaged_under_every_fit(predictor, photo, fit, crop):
+    pre = Preprocessing(size=(64, 64), fit=fit, crop=crop)
+    several = vitrail.Predictor(predictor.model, pre, predictor.labels, device="cpu")
+    seen = views(photo.resize((150, 120)), pre, 5)
+    assert len({view.size for view in seen}) == 1
+    assert len({view.tobytes() for view in seen}) == 5
+    with torch.no_grad():
+        chances = predictor.model(torch.stack([to_tensor(view, pre) for view in seen])).softmax(dim=1)
+    found = several.probabilities(photo.resize((150, 120)), crops=5)
+    torch.testing.assert_close(found, chances.mean(dim=0, keepdim=True))
+
+
+def test_images_taken_as_they_are_may_differ_in_size(predictor, photo):
+    native = vitrail.Predictor(predictor.model, Preprocessing(fit="native"), predictor.labels, device="cpu")
+    images = [photo, photo.resize((40, 90)), photo, photo.resize((5, 5))]
+    with torch.no_grad():
+        expected = [predictor.model(prepare(one, native.preprocessing)).softmax(dim=1)[0] for one in images[:3]]
+    with pytest.warns(UserWarning, match="smaller than one patch"):
+        found = native.probabilities(images, on_error="skip")
+    torch.testing.assert_close(found[:3], torch.stack(expected))
+    assert found[3].isnan().all()
+
+
+def test_the_way_an_image_is_fitted_can_be_chosen_at_loading(predictor, photo, tmp_path):
+    bundle = predictor.save(tmp_path / "model.safetensors")
+    padded = vitrail.load(bundle, device="cpu", fit="pad")
+    assert padded.preprocessing == Preprocessing(fit="pad")
+    assert padded.predict(photo) != predictor.predict(photo)
+    with pytest.raises(vitrail.VitrailError, match='Did you mean "pad"'):
+        vitrail.load(bundle, fit="pads")
+
+
+def test_a_bad_image_is_an_error_or_leaves_a_gap(predictor, photo, tmp_path):
+    photo.save(tmp_path / "good.png")
+    (tmp_path / "broken.jpg").write_bytes(b"not a picture")
+    Image.new("L", (1, 9000)).save(tmp_path / "line.png")  # decodes, and can't be fitted
+    names = ["good.png", "broken.jpg", "line.png", "good.png"]
+    paths = [tmp_path / name for name in names]
+    with pytest.raises(vitrail.VitrailError, match=r"broken\.jpg"):
+        predictor.predict(paths)
+    with pytest.warns(UserWarning) as warned:
+        found = predictor.predict(paths, on_error="skip", batch_size=2)
+    assert [len(one) for one in found] == [3, 0, 0, 3]
+    assert found[0] == found[3]
+    assert [name for name in ("broken.jpg", "line.png") for w in warned if name in str(w.message)] == names[1:3]
+    with pytest.warns(UserWarning):
+        rows = predictor.embed([str(path) for path in paths], on_error="skip")
+    assert rows.isnan().all(dim=1).tolist() == [False, True, True, False]
+    with pytest.warns(UserWarning), pytest.raises(vitrail.VitrailError, match="None of the 2 images can be read"):
+        predictor.embed(paths[1:3], on_error="skip")
+    outcomes = list(predictor.stream(paths))
+    assert [one.image for one in outcomes] == paths
+    assert [one.error is None for one in outcomes] == [True, False, False, True]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_computes_in_bf16_and_agrees_with_the_cpu(predictor, photo):
+    on_gpu = vitrail.Predictor(copy.deepcopy(predictor.model), Preprocessing(), predictor.labels, device="cuda")
+    found, expected = on_gpu.probabilities(photo, flip=True), predictor.probabilities(photo, flip=True)
+    assert found.dtype == torch.float32 and found.device.type == "cpu"
+    assert 0 < (found - expected).abs().max() < 2e-2
+
+
+def test_images_are_read_as_they_are_needed_and_no_further(predictor):
+    taken = 0
+
+    def pictures():
+        nonlocal taken
+        while True:  # without end
+            taken += 1
+            yield np.full((30, 30, 3), taken % 256, np.uint8)
+
+    outcomes = predictor.stream(pictures(), "features", batch_size=4)
+    first = [next(outcomes) for _ in range(9)]
+    outcomes.close()
+    assert taken <= 9 + 4 * 4
+    expected = predictor.embed([np.full((30, 30, 3), i, np.uint8) for i in range(1, 10)])
+    torch.testing.assert_close(torch.stack([one.values for one in first]), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
@@ -122,51 +299,6 @@ def command(*arguments):
     return done
 
 
-def test_predict_verb_writes_tables_and_names_the_pictures_it_had_to_skip(predictor, photo, tmp_path):
-    bundle = predictor.save(tmp_path / "model.safetensors")
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    photo.save(pictures / "a.png")
-    photo.convert("L").save(pictures / "b.jpg")
-    (pictures / "broken.jpg").write_bytes(b"not a picture")
-    Image.new("L", (1, 9000)).save(pictures / "line.png")
-    done = command(
-        "predict", pictures, "--model", bundle, "--top", 2, "--csv", tmp_path / "o.csv", "--json", tmp_path / "o.json"
-    )
-    assert done.returncode == 1
-    assert "broken.jpg" in done.stderr
-    assert "line.png" in done.stderr
-    rows = list(csv.DictReader((tmp_path / "o.csv").open(encoding="utf-8")))
-    assert [list(rows[0])] == [["path", "label", "index", "probability"]]
-    assert [row["path"] for row in rows] == [str(pictures / "a.png"), str(pictures / "b.jpg")]
-    assert rows[0]["label"] == predictor.predict(photo)[0][0].label
-    content = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
-    assert [len(item["predictions"]) for item in content] == [2, 2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["predict", "nothing.jpg", "--model", "deit_ti16"], "There is no picture or folder nothing.jpg"),
-        (["predict", ".", "--model", "nothing.pth", "--top", "0"], "--top"),
-        (["predict", "--model", "model.safetensors"], "No pictures were given"),
-        (["models", "zzz"], "No model is named like 'zzz'"),
-        (["predict", "photo.png", "--model", "model.safetensors", "--device", "gpu"], "The device 'gpu' can't be used"),
-        (["predict", "photo.png", "--model", "model.safetensors", "--image-size", "0"], "image_size must be"),
-        (["predict", "photo.png", "--model", "model.safetensors", "--csv", "no/where.csv"], "can't be written"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(
-    arguments, sentence, predictor, photo, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    predictor.save("model.safetensors")
-    photo.save("photo.png")
-    done = command(*arguments)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-
-
 def test_models_verb_prints_the_counts():
     done = command("models", "deit_ti16*")
     assert done.returncode == 0
@@ -175,27 +307,11 @@ def test_models_verb_prints_the_counts():
     assert "1.25 G" in done.stdout
 
 
-@pytest.mark.parametrize("call", [{"images": []}, {"batch_size": 0}, {"batch_size": -1}, {"top": 0}])
+@pytest.mark.parametrize(
+    "call",
+    [{"images": []}, {"batch_size": 0}, {"batch_size": -1}, {"top": 0}, {"crops": 4}, {"on_error": "ignore"}],
+    ids=str,
+)
 def test_a_call_that_asks_for_nothing_is_one_sentence(predictor, photo, call):
     with pytest.raises(vitrail.VitrailError):
         predictor.predict(**{"images": photo, **call})
-
-
-def test_demo_learns_saves_and_draws(tmp_path, monkeypatch, capsys):
-    from vitrail.cli import demo
-
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(demo, "EPOCHS", 10)
-    monkeypatch.chdir(tmp_path)
-    demo.demo(Path("runs/demo"))
-    torch.set_num_threads(threads)
-    printed = capsys.readouterr().out
-    accuracy = float(printed.split("recognised: ")[1].split("%")[0])
-    assert accuracy > 30  # a tenth by chance; all 60 epochs give about 96
-    assert Image.open("runs/demo/how_it_sees.png").size[0] > 800
-    assert Path("runs/demo/model.safetensors").stat().st_mode & 0o444 == 0o444
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (arguments,) = re.findall(r"^vitrail (predict runs/demo\S+ --model \S+)", readme, re.M)
-    done = command(*arguments.split())
-    assert done.returncode == 0
-    assert done.stdout.count(".png") == 5

@@ -1,20 +1,27 @@
 """`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data import prepare, several
+from vitrail.data import fit_image, several
+from vitrail.data.views import CROPS, Picture, decoded
 from vitrail.errors import VitrailError
 from vitrail.models import MaskedAutoencoder, Preprocessing, resolve
 from vitrail.models.catalog import change
 from vitrail.models.checks import pair
 from vitrail.weights import model_from, read_checkpoint, save_weights
+from vitrail.weights.onnx import OnnxModel
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,26 @@ class Prediction:
     probability: float
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one image: its numbers, or the reason why there are none."""
+
+    image: Any  # as it was given
+    values: Tensor | None  # [classes] or [D]
+    error: VitrailError | None = None
+
+
 class Predictor:
-    """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many."""
+    """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many.
+
+    Many may be an iterator over more than memory holds: they are decoded in threads, a few batches ahead of the model.
+    `flip` also shows the mirror image, and `crops` (5 or 9) windows at the corners (and edges); the answer is then the
+    mean of the probabilities, or of the features. Of the probabilities and not of the logits, because the mean of
+    distributions is one, in a model of several labels too, and because no view outweighs the others by being sure.
+
+    An image that can't be read is an error, unless `on_error="skip"`: then a warning names it, and in its place stands
+    an empty list, or a row of NaN.
+    """
 
     def __init__(
         self,
@@ -34,6 +59,7 @@ class Predictor:
         labels: list[str] | None = None,
         name: str | None = None,
         device: str | torch.device | None = None,
+        about: dict[str, Any] | None = None,
     ):
         try:
             self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -42,6 +68,7 @@ class Predictor:
             reason = str(error).splitlines()[0].rstrip(".")
             raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
         self.preprocessing, self.name = preprocessing, name
+        self.about = dict(about or {})  # what the run that made it said of itself: task, recipe, metrics, …
         classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
         if labels is not None and len(labels) != classes:
             raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
@@ -51,67 +78,218 @@ class Predictor:
         classes, size = len(self.labels), "×".join(map(str, self.preprocessing.size))
         return f"Predictor({self.name or type(self.model).__name__}, {classes} classes, {size}, on {self.device})"
 
-    def predict(self, images: Any, top: int = 5, batch_size: int = 32) -> list[list[Prediction]]:
-        """For each image its `top` classes, the likeliest first."""
-        if top < 1:
-            raise VitrailError(f"top must be at least 1, got {top}.")
-        if not self.labels:
-            raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
-        results = []
-        for logits in self._forward(self.model, images, batch_size):
-            probability, index = logits.float().softmax(dim=-1).topk(min(top, len(self.labels)))
-            for chances, indices in zip(probability.tolist(), index.tolist(), strict=True):
-                results.append([Prediction(self.labels[i], i, p) for p, i in zip(chances, indices, strict=True)])
-        return results
+    @property
+    def multi_label(self) -> bool:
+        """May an image have several classes, or none? Then each class has a probability of its own."""
+        return bool(self.about.get("multi_label"))
 
-    def embed(self, images: Any, batch_size: int = 32) -> Tensor:
+    @property
+    def thresholds(self) -> list[float]:
+        """From which probability on a class counts as present, in a model of several labels; a half if nobody chose."""
+        stored = self.about.get("thresholds") or [0.5] * len(self.labels)
+        if len(stored) != len(self.labels):
+            raise VitrailError(f"The model has {len(self.labels)} classes but {len(stored)} thresholds in its header.")
+        return list(stored)
+
+    def predict(
+        self,
+        images: Any,
+        top: int | None = None,
+        batch_size: int = 32,
+        flip: bool = False,
+        crops: int = 1,
+        on_error: str = "raise",
+    ) -> list[list[Prediction]]:
+        """For each image its `top` classes, the likeliest first: 5 of them or, in a model of several labels, those that
+        reach their threshold."""
+        _check_top(top)
+        found = self._collect("probabilities", images, batch_size, flip, crops, on_error)
+        return [[] if one.values is None else self.ranked(one.values, top) for one in found]
+
+    def ranked(self, probabilities: Tensor, top: int | None = None) -> list[Prediction]:
+        """The likeliest classes of one image, from its row of `probabilities`."""
+        _check_top(top)
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        if top is None and self.multi_label:
+            thresholds = self.thresholds
+            order = [i for i in order if probabilities[i].item() >= thresholds[i]]
+        else:
+            order = order[: top or 5]
+        return [Prediction(self.labels[i], i, probabilities[i].item()) for i in order]
+
+    def probabilities(
+        self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
+    ) -> Tensor:
+        """The probability of each class for each image: [n, classes]."""
+        return _rows(self._collect("probabilities", images, batch_size, flip, crops, on_error))
+
+    def embed(
+        self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
+    ) -> Tensor:
         """The pooled features that the head would see, one row per image: [n, D]."""
-        model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
-        return torch.cat([*self._forward(lambda x: model.features(x)["pooled"], images, batch_size)])
+        return _rows(self._collect("features", images, batch_size, flip, crops, on_error))
 
-    def save(self, path: str | Path) -> Path:
-        """One file that holds all of this object; `vitrail.load` reads it back."""
-        return save_weights(self.model, path, "vitrail", self.labels or None, self.preprocessing, self.name)
+    def _collect(self, what: str, images: Any, batch_size: int, flip: bool, crops: int, on_error: str) -> list[Outcome]:
+        if on_error not in ("raise", "skip"):
+            raise VitrailError(f'on_error={on_error!r} is not known: use "raise" or "skip".')
+        outcomes = []
+        for one in self.stream(images, what, batch_size, flip, crops):
+            if one.error and on_error == "raise":
+                raise one.error
+            if one.error:
+                warnings.warn(f"skipped: {one.error}", stacklevel=3)
+            outcomes.append(replace(one, image=None))  # a list of results does not keep the pictures in memory
+        return outcomes
 
     @torch.inference_mode()
-    def _forward(self, function: Any, images: Any, batch_size: int) -> Iterator[Tensor]:
+    def stream(
+        self,
+        images: Any,
+        what: str = "probabilities",
+        batch_size: int = 32,
+        flip: bool = False,
+        crops: int = 1,
+    ) -> Iterator[Outcome]:
+        """One outcome per image, in order and as they come: its `probabilities` or its `features`, or its error."""
         if batch_size < 1:
             raise VitrailError(f"batch_size must be at least 1, got {batch_size}.")
-        images = list(several(images))
-        if not images:
+        if crops not in CROPS:
+            raise VitrailError(f"crops={crops} is not known: use 1 (the centre), 5 (and corners) or 9 (and edges).")
+        function, empty = self._function(what), True
+        for batch in decoded(several(images), self.preprocessing, batch_size, crops):
+            empty = False
+            yield from self._outcomes(batch, function, flip)
+        if empty:
             raise VitrailError("No images were given: pass at least one.")
-        like = next(self.model.parameters())
-        for start in range(0, len(images), batch_size):
-            yield function(prepare(images[start : start + batch_size], self.preprocessing).to(like)).cpu()
+
+    def _function(self, what: str) -> Callable[[Tensor], Tensor]:
+        model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
+        if what == "features":
+            return lambda x: model.features(x, layers=())["pooled"]
+        if what != "probabilities":
+            raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities" or "features".')
+        if not self.labels:
+            raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
+        if self.multi_label:
+            return lambda x: model(x).float().sigmoid()
+        return lambda x: model(x).float().softmax(dim=-1)
+
+    def _outcomes(self, batch: list[Picture], function: Callable[[Tensor], Tensor], flip: bool) -> list[Outcome]:
+        outcomes = [Outcome(picture.source, None, picture.error) for picture in batch]
+        groups: dict[tuple[int, ...], list[int]] = {}  # by size, for pictures that are taken as they are
+        for number, picture in enumerate(batch):
+            if picture.views is not None:
+                groups.setdefault(picture.views.shape, []).append(number)
+        for numbers in groups.values():
+            try:
+                rows = self._mean(np.stack([batch[i].views for i in numbers]), function, flip)  # type: ignore[misc]
+            except VitrailError as error:  # of this size, such as an image smaller than a patch
+                rows = [error] * len(numbers)  # type: ignore[assignment]
+            for i, row in zip(numbers, rows, strict=True):
+                failed = isinstance(row, VitrailError)
+                outcomes[i] = Outcome(batch[i].source, None if failed else row, row if failed else None)
+        return outcomes
+
+    def _mean(self, pixels: np.ndarray, function: Callable[[Tensor], Tensor], flip: bool) -> Tensor:
+        """Over the views, and their mirror images: [n, V, H, W, C] -> [n, …]. One view at a time, so that a batch of
+        images stays a batch."""
+        results = []
+        with self._precision():
+            for view in torch.from_numpy(pixels).unbind(1):
+                x = self._normalised(view)
+                results += [function(y).float() for y in ([x, x.flip(-1)] if flip else [x])]
+        return torch.stack(results).mean(dim=0).cpu() if len(results) > 1 else results[0].cpu()
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        """uint8 [n, H, W, C] -> [n, C, H, W] on the device, as `to_tensor` does it for one image."""
+        like = next(self.model.parameters(), None)
+        x = pixels.to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)
+        mean, std = (
+            torch.tensor(values, device=self.device).view(-1, 1, 1)
+            for values in (self.preprocessing.mean, self.preprocessing.std)
+        )
+        x = x.sub_(mean).div_(std)
+        return x if like is None else x.to(like.dtype)
+
+    def _precision(self) -> AbstractContextManager:
+        """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
+        if self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.autocast("cuda", torch.bfloat16)
+        return nullcontext()
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """One file that holds all of this object; `vitrail.load` reads it back."""
+        labels = self.labels or None
+        return save_weights(self.model, Path(path), "vitrail", labels, self.preprocessing, self.name, self.about)
+
+
+def _check_top(top: int | None) -> None:
+    if top is not None and top < 1:
+        raise VitrailError(f"top must be at least 1, got {top}.")
+
+
+def _rows(outcomes: list[Outcome]) -> Tensor:
+    found = [one.values for one in outcomes if one.values is not None]
+    if not found:
+        raise VitrailError(f"None of the {len(outcomes)} images can be read, for instance: {outcomes[0].error}")
+    missing = torch.full_like(found[0], float("nan"))
+    return torch.stack([missing if one.values is None else one.values for one in outcomes])
 
 
 def load(
-    source: str | Path | None = None,
+    source: str | PathLike[str] | None = None,
     model: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     device: str | torch.device | None = None,
+    fit: str | None = None,
 ) -> Predictor:
-    """A predictor from a run folder, a bundle, a checkpoint of any dialect, `hf://org/name`, or a catalog name.
+    """A predictor from a run folder, a bundle, a checkpoint of any dialect, an ONNX file that `vitrail export` wrote,
+    `hf://org/name`, or a catalog name.
 
     `model` names the architecture of a bare checkpoint that could be of several. `image_size` changes the size that
-    pictures are brought to; the model takes any.
+    pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native.
     """
     if source is None:
         raise VitrailError(
-            "No model ships inside this version yet: name a checkpoint, a folder, hf://org/name or a catalog name."
+            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name."
         )
-    if not str(source).startswith("hf://") and not Path(source).expanduser().exists():
-        source = _published(str(source))
+    source = fspath(source)
+    if not source.startswith("hf://") and not Path(source).expanduser().exists():
+        source = _published(source)
+    if source.endswith(".onnx") and not Path(source).expanduser().is_dir():
+        return _load_onnx(source, image_size, device, fit)
     checkpoint = read_checkpoint(source, model)
-    pre = checkpoint.preprocessing
+    pre = _changed(checkpoint.preprocessing, image_size, fit)
+    return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
+
+
+def _load_onnx(
+    path: str, image_size: int | tuple[int, int] | None, device: str | torch.device | None, fit: str | None
+) -> Predictor:
+    try:
+        model = OnnxModel(path, device)
+    except RuntimeError as error:  # a device that torch does not know
+        raise VitrailError(f"The device {device!r} can't be used: {str(error).splitlines()[0]}") from None
+    pre = _changed(model.preprocessing, image_size, fit)
+    if model.fixed_size not in (None, pre.size) or (model.fixed_size and pre.fit == "native"):
+        size = "×".join(map(str, model.fixed_size or ()))
+        raise VitrailError(f"{path} takes images of {size} only; export the run again with --image-size.")
+    place = "cuda" if model.provider == "CUDAExecutionProvider" and torch.cuda.is_available() else "cpu"
+    return Predictor(model, pre, model.labels, model.name, place, model.about)
+
+
+def _changed(pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:
     if image_size is not None:
         pre = replace(pre, size=pair(image_size, "image_size"))
-    return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device)
+    if fit is not None:
+        pre = replace(pre, fit=fit)
+        fit_image(Image.new("RGB", (8, 8)), pre)  # better refused now than with the first picture
+    return pre
 
 
 def _published(name: str) -> str:
     """Where the public weights of a catalog name lie: of that very model, not of one like it."""
-    if name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz")):
+    if name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz", ".onnx")):
         raise VitrailError(f"There is no file {name}.")
     try:
         entry, implied = resolve(name)

@@ -11,6 +11,7 @@ from tests.models.restatements import class_logits, image, randomised, vit_token
 from vitrail.models.attention import rotate
 from vitrail.models.position import (
     KINDS,
+    RULES,
     FactorisedPosition,
     LearnedPosition,
     RelativePosition,
@@ -202,6 +203,16 @@ def test_a_table_is_resized_as_its_rule_says(rule, grid):
     assert all((expected - other).abs().max() > 1e-3 for other in others)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_table_of_one_column_is_resized_as_one_row_is(rule):
+    """PyTorch's antialiased bicubic kernel gives every row of a single column the first value."""
+    column = torch.randn(5, 1, 3)
+    row = resize_grid(column.transpose(0, 1), (1, 9), rule)
+    resized = resize_grid(column, (9, 1), rule)
+    torch.testing.assert_close(resized, row.transpose(0, 1))
+    assert resized.std(dim=0).min() > 0.1
+
+
 @pytest.mark.parametrize("rule", DOCUMENTED)
 def test_a_table_of_the_same_grid_is_left_alone(rule):
     table = image(4, 6, 8)
@@ -257,7 +268,7 @@ def test_relative_and_factorised_tables_are_resized_over_their_own_axes(rule):
 
     factorised = FactorisedPosition(8, (3, 5), rule)
     patches = factorised.add(torch.zeros(1, 6, 5, 8))
-    rows = F.interpolate(factorised.rows.T[None, :, :, None], size=(6, 1), **DOCUMENTED[rule])[0, :, :, 0].T
+    rows = F.interpolate(factorised.rows.T[None, :, None], size=(1, 6), **DOCUMENTED[rule])[0, :, 0].T
     torch.testing.assert_close(patches[0], rows[:, None] + factorised.columns[None], rtol=0, atol=1e-7)
 
 

@@ -11,17 +11,31 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs one verb. A mistake that a person can mend is one sentence and exit code 2, never a traceback."""
     import tyro
 
+    from vitrail.cli.data import data
     from vitrail.cli.demo import demo
+    from vitrail.cli.embed import embed
+    from vitrail.cli.evaluate import evaluate
+    from vitrail.cli.export import export
     from vitrail.cli.models import models
     from vitrail.cli.predict import predict
+    from vitrail.cli.train import train
 
     warnings.showwarning = _one_line
-    verbs: dict[str, Any] = {"predict": predict, "models": models, "demo": demo}
+    verbs: dict[str, Any] = {
+        "train": train,
+        "evaluate": evaluate,
+        "predict": predict,
+        "embed": embed,
+        "export": export,
+        "data": data,
+        "models": models,
+        "demo": demo,
+    }
     try:
         code = tyro.extras.subcommand_cli_from_dict(
             verbs,
             prog="vitrail",
-            description="Vision Transformers by name: what there is, what it costs, and what it sees in your pictures.",
+            description="Train, evaluate, use and ship Vision Transformers, from a folder of images.",
             args=arguments,
         )
     except VitrailError as error:

@@ -45,3 +45,8 @@ class Head(nn.Module):
             x = self.hidden(x)
             x = torch.tanh(x) if self.activation == "tanh" else F.gelu(x)
         return x if self.output is None else self.output(x)
+
+
+def classifiers(model: nn.Module) -> list[nn.Linear]:
+    """The layers that give the logits: one or, with a distillation token, two."""
+    return [head.output for head in model.modules() if isinstance(head, Head) and head.output is not None]

@@ -33,6 +33,9 @@ def resize_grid(table: Tensor, grid: Sequence[int], rule: str) -> Tensor:
     # An exported graph must serve every size, so it always resizes; to the same size every rule is the identity.
     if not torch.compiler.is_exporting() and tuple(table.shape[:2]) == tuple(grid):
         return table
+    if grid[1] == 1 and grid[0] != 1:
+        # PyTorch's antialiased kernel fills a single column with its first value; a single row it does right.
+        return resize_grid(table.transpose(0, 1), (1, grid[0]), rule).transpose(0, 1)
     image = table.float().permute(2, 0, 1)[None]  # 1 D h0 w0
     image = F.interpolate(image, size=tuple(grid), **RULES[rule])
     return image[0].permute(1, 2, 0).to(table.dtype)

@@ -5,7 +5,8 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,9 +48,10 @@ class Checkpoint:
     name: str | None  # of the catalog entry, where one is known
     unknown: list[str]  # names in the file that mean nothing to us
     doubt: str | None = None  # a sentence, where something had to be assumed
+    about: dict[str, Any] = field(default_factory=dict)  # what a run said of itself: task, recipe, metrics, …
 
 
-def read_checkpoint(source: str | Path, model: str | None = None, **facts: Any) -> Checkpoint:
+def read_checkpoint(source: str | PathLike[str], model: str | None = None, **facts: Any) -> Checkpoint:
     """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
 
     What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
@@ -117,21 +119,38 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
-    with _reading(raw.path, "header"):
-        header = json.loads(raw.metadata[HEADER])
+@dataclass
+class Header:
+    """All that a file of ours says beside its weights."""
+
+    settings: Settings
+    preprocessing: Preprocessing
+    labels: list[str] | None
+    name: str | None
+    about: dict[str, Any]
+
+
+def read_header(path: Path, text: str) -> Header:
+    with _reading(path, "header"):
+        header = json.loads(text)
         settings = settings_from_dict(header["settings"])
         pre = Preprocessing(**_tuples(header["preprocessing"]))
+        return Header(settings, pre, header.get("labels"), header.get("name"), dict(header.get("about") or {}))
+
+
+def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
+    header = read_header(raw.path, raw.metadata[HEADER])
     return Checkpoint(
         raw.path,
         "vitrail",
         raw.state,
-        change(settings, **facts),
-        stated=set(settings.__dataclass_fields__),
-        preprocessing=pre,
-        labels=header.get("labels"),
-        name=header.get("name"),
+        change(header.settings, **facts),
+        stated=set(header.settings.__dataclass_fields__),
+        preprocessing=header.preprocessing,
+        labels=header.labels,
+        name=header.name,
         unknown=[],
+        about=header.about,
     )
 
 

@@ -5,6 +5,7 @@ Nothing here executes what it reads. `.pth` files go through torch's restricted 
 
 import argparse
 import json
+import os
 import pathlib
 import pickle
 import re
@@ -63,15 +64,15 @@ class RawFile:
     )  # of the file, its folder, its repository: they may hint at the model
 
 
-def read_source(source: str | Path) -> RawFile:
+def read_source(source: str | os.PathLike[str]) -> RawFile:
     """Reads a file, a folder, or `hf://org/name`."""
-    text = str(source)
+    text = os.fspath(source)
     hub = text.removeprefix("hf://") if text.startswith("hf://") else None
-    path = Path(source).expanduser().absolute() if hub is None else from_hub(hub)
+    path = Path(text).expanduser().absolute() if hub is None else from_hub(hub)
     if path.is_dir():
         path = find_weights(path)
     elif not path.is_file():
-        raise VitrailError(f"There is no file or folder {source}; give a checkpoint, a folder, or hf://org/name.")
+        raise VitrailError(f"There is no file or folder {text}; give a checkpoint, a folder, or hf://org/name.")
     raw = read_file(path)
     raw.config |= read_json(path.parent / "config.json")
     raw.preprocessor = read_json(path.parent / "preprocessor_config.json")
@@ -84,6 +85,8 @@ def find_weights(folder: Path) -> Path:
     for name in FILE_NAMES:
         if (folder / name).is_file():
             return folder / name
+    if all((folder / name).is_file() for name in ("last.pt", "metrics.jsonl")):
+        raise VitrailError(f"The run {folder} has kept no model yet: let it finish an epoch (vitrail train --resume).")
     found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     if not found:
         raise VitrailError(f"The folder {folder} holds no weights; expected one of {', '.join(FILE_NAMES)}.")
@@ -108,6 +111,11 @@ def read_file(path: Path) -> RawFile:
     """Reads one file, of the kind that its first bytes and its name tell; an index leads to its parts."""
     if path.name.endswith(".index.json"):
         return read_parts(path)
+    if path.suffix == ".onnx":
+        raise VitrailError(
+            f"{path} is an ONNX file, which can predict and embed but has no weights to take out; name the run or the"
+            " checkpoint that it was exported from."
+        )
     try:
         with path.open("rb") as file:
             head = file.read(16)

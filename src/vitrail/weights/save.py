@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, Preprocessing
+from vitrail.models import MAESettings, Preprocessing, Settings
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
@@ -33,12 +33,14 @@ def save_weights(
     labels: list[str] | None = None,
     preprocessing: Preprocessing | None = None,
     name: str | None = None,
+    about: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a model: one bundle of ours, a state dict for timm or torchvision, or a folder for transformers.
 
-    The vitrail dialect keeps settings, labels and preprocessing in the header of the file. timm and torchvision are
-    written as safetensors, or with torch.save if the path ends in .pth; such a file has no place for the norm epsilon
-    or the rules of resizing, so build their model with the same. What a dialect can't express is refused.
+    The vitrail dialect keeps settings, labels and preprocessing in the header of the file, and `about`: what a run has
+    to say of itself (task, recipe, metrics), in values that JSON can hold. timm and torchvision are written as
+    safetensors, or with torch.save if the path ends in .pth; such a file has no place for the norm epsilon or the rules
+    of resizing, so build their model with the same. What a dialect can't express is refused.
     """
     path, model = Path(path).expanduser(), unwrapped(model)
     settings = settings_of(model)
@@ -56,8 +58,7 @@ def save_weights(
     pre = preprocessing or getattr(model, "preprocessing", None) or Preprocessing().suited(settings)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if dialect == "vitrail":
-        header = {"settings": settings_to_dict(settings), "preprocessing": asdict(pre), "labels": labels, "name": name}
-        return write_weights(path, state, {HEADER: json.dumps(header, ensure_ascii=False)})
+        return write_weights(path, state, {HEADER: header_of(settings, pre, labels, name, about)})
     if dialect == "hf":
         return _write_folder(path, model, state, labels, pre)
     if dialect == "timm":
@@ -65,6 +66,22 @@ def save_weights(
     else:
         theirs = _translate(state, model, torchvision.layout_for(settings)) | torchvision.buffers_of(model)
     return write_weights(path, theirs, {"format": "pt"})
+
+
+def header_of(
+    settings: Settings,
+    preprocessing: Preprocessing,
+    labels: list[str] | None,
+    name: str | None,
+    about: dict[str, Any] | None = None,
+) -> str:
+    """All that a file of ours says beside its weights, as JSON."""
+    header: dict[str, Any] = {"settings": settings_to_dict(settings), "preprocessing": asdict(preprocessing)}
+    header |= {"labels": labels, "name": name} | ({"about": about} if about else {})
+    try:
+        return json.dumps(header, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise VitrailError(f"`about` must hold what JSON can: numbers, text, lists and dicts ({error}).") from None
 
 
 def _translate(state: State, model: nn.Module, layout: Layout) -> State:

@@ -1,0 +1,192 @@
+"""`vitrail data`: what is in a data set, before anything is learnt from it."""
+
+import json as json_format
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+LISTED = 40  # classes, or files with a problem, that are shown; --json has all
+
+
+def inspect(
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    image_size: int = 224,
+    out: Path = Path("inspection.png"),
+    json: Path | None = None,
+    workers: int | None = None,
+) -> int:
+    """Reads every picture of a data set, and says what is there, what is broken and what is there twice.
+
+    Draws a few pictures as the model would see them under --fit crop, pad and stretch. The exit code is 0, or 1 if some
+    files can't be read, or 2 if the data can't be used at all.
+
+    Args:
+        data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name.
+        image_size: Side of the model's input, for the picture.
+        out: Where to draw the picture.
+        json: Also write all of it as JSON, with every file that has a problem.
+        workers: Threads that decode; by default one for each core, 16 at most.
+    """
+    import warnings
+
+    from vitrail.cli.pictures import progress, writing
+    from vitrail.data import contact_sheet
+    from vitrail.data import inspect as inspection
+    from vitrail.data.sources import open_source
+    from vitrail.errors import VitrailError
+
+    if image_size < 1:
+        raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
+    _check_writable(out)  # better known now than after an hour of pictures
+    warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
+    with writing(json) as report:
+        source = open_source(data)
+        with progress(len(source)) as advance:
+            found = inspection.inspect(source, workers, lambda *_: advance())
+        show(found, image_size)
+        if found.seen:
+            print(f"\nWhat the model will see: {contact_sheet.picture(source, out, image_size, found)}")
+        if report:
+            report.write(json_format.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
+            print(f"All of this as JSON: {json}")
+    return 1 if found.unreadable else 0
+
+
+def show(found: Any, image_size: int) -> None:
+    """The inspection for a reader: classes, then sizes, then what is wrong."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    source = found.source
+    seen = found.seen
+    splits = "" if list(source.splits) == ["all"] else f" in {', '.join(source.splits)}"
+    labels = ", several to a picture" if source.multi_label else ""
+    console.print(
+        f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}, {len(source.classes):,} classes{labels} "
+        f"[dim]({len(source) / max(found.seconds, 1e-9):,.0f} pictures/s)[/]\n",
+        highlight=False,
+    )
+    console.print(_class_table(found))
+    lines = []
+    if found.imbalance is not None and len(source.classes) > 1:
+        even = "the classes are of one size" if found.imbalance == 1 else "the largest class over the smallest"
+        lines.append(("imbalance", f"{found.imbalance:.1f}×, {even}"))
+    for side, (least, median, most) in found.sizes().items():
+        form = "{:.2f}" if side == "aspect" else "{:.0f}"
+        lines.append((side, f"{form} to {form}, median {form}".format(least, most, median)))
+    small = sum(min(look.height, look.width) < image_size for look in seen)
+    if small:
+        lines.append(("small", f"{small:,} with a side below {image_size} pixels, which will be enlarged"))
+    kinds = Counter(f"{look.format} {look.mode}" for look in seen).most_common()
+    lines.append(("files", ", ".join(f"{count:,} {kind}" for kind, count in kinds[:8])))
+    for name, count in (("grey", sum(look.grey for look in seen)), ("turned", sum(look.turned for look in seen))):
+        what = "without colour" if name == "grey" else "stored on their side or mirrored, and put upright"
+        if count:
+            lines.append((name, f"{count:,} {what} ({count / len(seen):.1%})"))
+    print()
+    for name, text in lines:
+        console.print(f"[dim]{name:>10}[/]  {text}", highlight=False, soft_wrap=True)
+    _show_problems(found, console)
+
+
+def _class_table(found: Any) -> Any:
+    """Every class, or the largest and the smallest of many."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    source = found.source
+    counts = {split: found.counts(split) for split in source.splits}
+    total = [sum(numbers) for numbers in zip(*counts.values(), strict=True)]
+    bad = Counter(label for one in found.unreadable for label in one.labels)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("class", overflow="fold")
+    columns = list(source.splits) + (["together"] if len(counts) > 1 else []) + (["unreadable"] if bad else [])
+    for title in columns:
+        table.add_column("pictures" if title == "all" else title, justify="right", no_wrap=True)
+
+    def add(name: str, numbers: list[int], unreadable: int, style: str | None = None) -> None:
+        cells = numbers + ([sum(numbers)] if len(counts) > 1 else []) + ([unreadable] if bad else [])
+        table.add_row(escape(name), *(f"{number:,}" for number in cells), style=style)
+
+    order = list(range(len(source.classes)))
+    if len(order) > LISTED:
+        by_size = sorted(order, key=lambda index: (-total[index], source.classes[index]))
+        groups = [by_size[: LISTED // 2], by_size[-LISTED // 2 :]]
+    else:
+        groups = [order]
+    for number, group in enumerate(groups):
+        if number:
+            table.add_row(f"… {len(order) - LISTED:,} classes of a size between …", style="dim")
+        for index in group:
+            name = source.classes[index]
+            add(name, [counts[split][index] for split in counts], bad[name], "red" if not total[index] else None)
+    if not source.multi_label:
+        add("all", [sum(numbers) for numbers in counts.values()], sum(bad.values()), "bold")
+    return table
+
+
+def _show_problems(found: Any, console: Any) -> None:
+    across = [one for one in found.duplicates if one.across]
+    conflicting = [one for one in found.duplicates if one.conflicting]
+    within = [one for one in found.duplicates if not one.across and not one.conflicting]
+    empty = [
+        name
+        for name, count in zip(found.source.classes, found.counts(next(iter(found.looks))), strict=True)
+        if not count
+    ]
+    groups = [
+        ("notes", found.source.notes),
+        ("classes without a picture that can be read", empty),
+        ("files that can't be read, which will be left out", [f"{one.name} {one.reason}" for one in found.unreadable]),
+        ("pictures in more than one split, so that a score would flatter", [_copies(one) for one in across]),
+        ("pictures with more than one label", [_copies(one) for one in conflicting]),
+        ("pictures more than once in a split", [_copies(one) for one in within]),
+    ]
+    for title, lines in groups:
+        if lines:
+            heading = title if title == "notes" else f"{len(lines):,} {title}"
+            console.print(f"\n[bold {'yellow' if title != 'notes' else ''}]{heading}[/]", highlight=False)
+            for line in lines[:LISTED]:
+                console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+            if len(lines) > LISTED:
+                console.print(f"  … and {len(lines) - LISTED:,} more; --json FILE lists them all", style="dim")
+    if not any(lines for title, lines in groups if title != "notes"):
+        console.print("\nEvery file can be read, and no picture is there twice.", style="green")
+
+
+def _copies(duplicate: Any) -> str:
+    """a.jpg (train, cat) = b.jpg (test, dog), with as much in brackets as differs."""
+    names = []
+    for name, split, labels in zip(duplicate.names, duplicate.splits, duplicate.labels, strict=True):
+        facts = ([split] if duplicate.across else []) + (
+            ["|".join(labels) or "no label"] if duplicate.conflicting else []
+        )
+        names.append(f"{name} ({', '.join(facts)})" if facts else name)
+    return " = ".join(names[:6]) + (f" = {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _check_writable(path: Path) -> None:
+    from vitrail.errors import VitrailError
+
+    there = path.exists()
+    try:
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise VitrailError(f"{path} can't be written: {error.strerror}.") from None
+
+
+def data(
+    verb: Annotated[
+        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=inspect)] | Annotated[None, tyro.conf.Suppress],
+        tyro.conf.arg(name=""),
+    ],
+) -> int:
+    """What is in a data set: inspect."""
+    return verb or 0

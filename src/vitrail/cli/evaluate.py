@@ -1,0 +1,83 @@
+"""`vitrail evaluate`: figures of a model on labelled images."""
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+NAMES = {
+    "top1": "accuracy (top 1)",
+    "top5": "accuracy (top 5)",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "auroc": "AUROC",
+    "ece": "calibration error (ECE)",
+    "map": "mean average precision",
+    "knn_top1": "k-NN on its features",
+    "probe_top1": "linear probe on its features",
+}
+
+
+def evaluate(
+    data: Annotated[str, tyro.conf.Positional],
+    model: str | None = None,
+    split: str | None = None,
+    knn: bool = False,
+    probe: bool = False,
+    flip: bool = False,
+    crops: int = 1,
+    json: Path | None = None,
+    report: Path | None = None,
+    fit: str | None = None,
+    image_size: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+) -> int:
+    """Measures a model on labelled images: test/, else val/, else all of them. Exit code 1 if some can't be read.
+
+    Args:
+        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME.
+        model: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name.
+        split: Which part to score.
+        knn: Also k-NN accuracy on the model's features, learnt from train/.
+        probe: Also the accuracy of a linear probe on the model's features, learnt from train/.
+        flip: Average with the mirror image.
+        crops: Average over 1, 5 or 9 windows of each image.
+        json: Also write the figures, as fractions from 0 to 1.
+        report: Also write a page with the per-class table, the confusion matrix and the mistakes.
+        fit: How an image is brought to size: crop, pad or stretch; as the model was trained by default.
+        image_size: Side to which images are brought; the model's own by default.
+        batch_size: Images per forward pass.
+        device: cpu or cuda; the GPU where there is one.
+    """
+    import vitrail
+    from vitrail.cli.pictures import needed, report_skipped, writing
+    from vitrail.train.view import View
+
+    model, view = needed(model), View()
+    shows: dict[str, Any] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        shows.setdefault(what, view.reading(f"computing {what}"))(done, total)
+
+    with writing(json) as file:  # opened first: better known now than after an hour of images
+        figures = vitrail.evaluate(
+            model, data, split, knn, probe, flip, crops, report, batch_size, device, fit, image_size, progress
+        )
+        problems, notes = figures.pop("problems"), figures.pop("notes")
+        if file is not None:
+            jsonlib.dump(figures, file, indent=2)
+    view.settle()
+    print(f"{data}, {figures['split']}: {figures.get('n', 0):,} images")
+    for name, title in NAMES.items():
+        if name in figures:
+            low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+            interval = f"   {100 * low:.1f} to {100 * high:.1f}" if low is not None and high is not None else ""
+            print(f"  {title:<28} {100 * figures[name]:5.1f} %{interval}")
+    if any(name.endswith("_low") for name in figures):
+        print("  (ranges: 95 % bootstrap intervals)")
+    for note in notes:
+        print(f"note: {note}")
+    bad = [reason if name in reason else f"{name}: {reason}" for name, reason in problems]
+    return report_skipped(bad, figures.get("n", 0) + len(bad))

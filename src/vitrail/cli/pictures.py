@@ -1,0 +1,120 @@
+"""What the verbs that go through pictures share: finding them, progress, skipping bad ones, and writing tables."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+
+def needed(model: str | None) -> str:
+    from vitrail.errors import VitrailError
+
+    if model is None:
+        raise VitrailError(
+            "No model ships inside this version yet: add --model with a run folder, a checkpoint, an ONNX file,"
+            " hf://org/name or a catalog name (`vitrail models`)."
+        )
+    return model
+
+
+def collect(given: list[Path]) -> list[Path]:
+    """Files as they are given, folders as the pictures inside them; hidden files are not looked at."""
+    from vitrail.data.samples import PICTURES
+    from vitrail.errors import VitrailError
+
+    if not given:
+        raise VitrailError("No pictures were given: name some, or a folder of them.")
+    paths: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
+            inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+            if not inside:
+                raise VitrailError(f"The folder {path} holds no pictures ({', '.join(sorted(PICTURES))}).")
+            paths += inside
+        elif path.exists():
+            paths.append(path)
+        else:
+            raise VitrailError(f"There is no picture or folder {path}.")
+    return paths
+
+
+def report_skipped(bad: list[str], total: int) -> int:
+    """Names the pictures that could not be read, and gives the exit code: 1 if there are any."""
+    for line in bad:
+        print(f"vitrail: skipped: {line}", file=sys.stderr)
+    if bad:
+        print(f"vitrail: {len(bad):,} of {total:,} pictures could not be read.", file=sys.stderr)
+    return 1 if bad else 0
+
+
+@contextmanager
+def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
+    """Gives a function to call after each picture. A bar on a terminal, else a line every few seconds; both on the
+    error stream, out of the way of a pipe, and for a job of moments neither."""
+    start = last = time.monotonic()
+    done = 0
+    bar: Any = None
+
+    def advance() -> None:
+        nonlocal done, last, bar
+        done += 1
+        now = time.monotonic()
+        rate = done / max(now - start, 1e-9)
+        if sys.stderr.isatty():
+            if bar is None and now - start > 1:
+                bar = _bar(total)
+                bar.start()
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done, rate=f"{rate:,.0f} pictures/s")
+        elif now - last >= every:
+            last = now
+            left = (total - done) / rate
+            line = f"vitrail: {done:,} of {total:,} pictures, {rate:,.0f} pictures/s, {left:,.0f} s left"
+            print(line, file=sys.stderr, flush=True)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    # What is printed meanwhile goes above the bar, unless it goes into a file.
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
+    bar.add_task("", total=total, rate="")
+    return bar
+
+
+@contextmanager
+def writing(path: Path | None, mode: str = "w") -> Iterator[IO[Any] | None]:
+    """A file that appears under its name when all is written, and not at all if something fails."""
+    from vitrail.errors import VitrailError
+
+    if path is None:
+        yield None
+        return
+    aside = path.is_file() or not path.exists()  # not for /dev/stdout
+    part = path.with_name(path.name + ".part") if aside else path
+    text = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
+    try:
+        with part.open(mode, **text) as file:  # type: ignore[call-overload]
+            yield file
+        if aside:
+            os.replace(part, path)
+    except BrokenPipeError:  # of the terminal, not of this file
+        raise
+    except OSError as error:
+        raise VitrailError(f"{path} can't be written: {error.strerror}.") from None
+    finally:
+        if aside:
+            with suppress(OSError):
+                part.unlink()

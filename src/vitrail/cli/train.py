@@ -1,0 +1,28 @@
+"""`vitrail train`: from a folder of images to a classifier, a report, and one file to ship."""
+
+from typing import Annotated
+
+import tyro
+
+from vitrail.train.recipe import Recipe
+
+DEFAULT = Recipe()
+
+
+def train(
+    data: Annotated[str, tyro.conf.Positional] = "", options: Annotated[Recipe, tyro.conf.arg(name="")] = DEFAULT
+) -> int:
+    """Trains a classifier. What is left out is chosen by the size of the data and printed before it starts.
+
+    Args:
+        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME.
+    """
+    import vitrail
+    from vitrail.train.loop import Stopped
+
+    try:
+        vitrail.train(data, options)
+    except Stopped as stopped:
+        print(stopped)
+        return 130
+    return 0

@@ -1,0 +1,193 @@
+"""What happens to a training image between the decoder and the model: crop, flip, RandAugment, colour, erasing.
+
+Workers hand over uint8 pixels and nothing else; all that is random happens here, on the training device, for a batch at
+a time. Which crop, which colours: a function of (seed, epoch, sample), see `keyed`, so a sample looks the same whatever
+batch or process it lands in, and a resumed run needs no state of a generator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.crop import (
+    DRAWN,
+    KERNELS,
+    Canvas,
+    by_matrices,
+    cover_and_centre,
+    crop_boxes,
+    erase_boxes,
+    image_sizes,
+    one_by_one,
+)
+from vitrail.data.keyed import uniforms
+from vitrail.data.randaugment import LARGEST_MAGNITUDE, brightness, column, contrast, draw, randaugment, saturation
+from vitrail.data.randaugment import to_device as send
+from vitrail.errors import VitrailError, nearest
+
+# The columns of the table of uniform numbers. Fixed, so that switching one thing on leaves what the others draw alone.
+_CROP = slice(0, DRAWN)
+_FLIP = _CROP.stop
+_COLOUR = slice(_FLIP + 1, _FLIP + 4)
+_ERASE = _COLOUR.stop
+_ERASED = slice(_ERASE + 1, _ERASE + 1 + DRAWN)
+_RANDAUGMENT = _ERASED.stop
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What may happen to a training image; without a crop and with everything else at 0, nothing random does."""
+
+    scale: tuple[float, float] | None  # the crop's share of the area; None: fitted as at evaluation
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the crop's width to its height
+    flip: float = 0.5  # probability
+    randaugment: tuple[int, float] | None = None  # how many operations, and their magnitude of 0 to 30
+    colour: float = 0.0  # brightness, contrast and saturation change by a factor of at most 1 ± this
+    erasing: float = 0.0  # probability
+
+    def __post_init__(self) -> None:
+        for name, pair in (("scale", self.scale), ("ratio", self.ratio)):
+            if pair is not None and not (0 < pair[0] <= pair[1] and (name == "ratio" or pair[1] <= 1)):
+                limits = "from above 0 to at most 1" if name == "scale" else "above 0"
+                raise VitrailError(f"The crop's {name} is {pair}: expected a smaller and a larger number {limits}.")
+        for name in ("flip", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise VitrailError(f"{name} is {getattr(self, name)}: expected a probability from 0 to 1.")
+        if self.colour < 0:
+            raise VitrailError(f"colour is {self.colour}: expected 0 (off) or more, such as 0.4.")
+        if self.randaugment is not None:
+            count, magnitude = self.randaugment
+            if count < 0 or not 0 <= magnitude <= LARGEST_MAGNITUDE:
+                raise VitrailError(
+                    f"randaugment is {self.randaugment}: expected a number of operations and a magnitude of 0 to "
+                    f"{LARGEST_MAGNITUDE}, such as (2, 9)."
+                )
+
+    @classmethod
+    def named(cls, name: str) -> "Policy":
+        """One of the four that `--augment` offers."""
+        policies = {
+            "none": cls(scale=None, flip=0.0),
+            "light": cls(scale=(0.35, 1.0)),
+            "medium": cls(scale=(0.2, 1.0), randaugment=(2, 7), erasing=0.1),
+            "strong": cls(scale=(0.08, 1.0), randaugment=(2, 9), erasing=0.25),
+        }
+        if name not in policies:
+            raise VitrailError(f'"{name}" is not an augmentation: use {", ".join(policies)}.{nearest(name, policies)}')
+        return policies[name]
+
+
+class Augmenter:
+    """From uint8 images of any size to a normalised batch that a model takes."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        seed: int,
+        interpolation: str = "bilinear",
+        crop: float = 1.0,
+    ) -> None:
+        """`crop` is Preprocessing's: the share of the short side that a policy without random crops keeps."""
+        if interpolation not in KERNELS:
+            hint = nearest(interpolation, KERNELS)
+            raise VitrailError(
+                f'"{interpolation}" is not an interpolation for training: use {" or ".join(KERNELS)}.{hint}'
+            )
+        self.policy, self.size, self.seed, self.interpolation, self.crop = policy, size, seed, interpolation, crop
+        self.mean, self.std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+        self._rounds, self._magnitude = policy.randaugment or (0, 0.0)
+
+    def __call__(
+        self,
+        images: Sequence[Tensor] | Canvas,
+        samples: np.ndarray,
+        epoch: int,
+        device: torch.device | str,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """float32 [B, C, H, W] on the device, from uint8 [C, h, w] each; `samples` [B] says which sample each is.
+
+        `out` is a batch to write into, for a caller that knows when the last one is no longer needed: a fifth of a
+        CPU's time here goes into memory that is touched for the first time.
+        """
+        device = torch.device(device)
+        pixels = images.pixels if isinstance(images, Canvas) else images
+        if len(pixels) and len(pixels[0]) != len(self.mean):
+            raise VitrailError(
+                f"The images have {len(pixels[0])} channels and the preprocessing {len(self.mean)} means: "
+                "decode them as grey for one, as RGB for three."
+            )
+        sizes = image_sizes(images)
+        plan = self._plan(sizes, uniforms(self.seed, epoch, samples, _RANDAUGMENT + 2 * self._rounds))
+        if out is None:
+            out = _empty((len(sizes), len(self.mean), *self.size), device)
+        if not len(sizes):
+            return out
+        crops = (images, plan.boxes, self.size, plan.flip, self.interpolation, plan.cover)
+        if device.type == "cpu":
+            # One by one: an image then stays in the core's cache from the crop to the last operation.
+            made = ((slice(index, index + 1), pixels) for index, pixels in enumerate(one_by_one(*crops)))
+        else:
+            made = ((slice(None), pixels) for pixels in [by_matrices(*crops, device)])
+        changing = bool(self._rounds or self.policy.colour)
+        gain, shift = (send(each, device).view(-1, 1, 1) for each in (1 / self.std, self.mean / self.std))
+        gain = gain if changing else gain / 255
+        for part, values in made:
+            if changing:
+                values = self._recoloured(
+                    values, *(each[part] for each in (plan.operations, plan.strengths, plan.factors))
+                )
+            out[part].copy_(values).mul_(gain).sub_(shift)
+        for index in np.flatnonzero(plan.erased[:, 2]):
+            top, left, height, width = plan.erased[index].tolist()
+            out[index, :, top : top + height, left : left + width] = 0  # the mean colour
+        return out
+
+    def _plan(self, sizes: np.ndarray, drawn: np.ndarray) -> "_Plan":
+        policy = self.policy
+        if policy.scale is None:
+            boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+            cover = cover_and_centre(sizes, self.size, self.crop)
+        else:
+            boxes = crop_boxes(sizes, drawn[:, _CROP], policy.scale, policy.ratio)
+            cover = np.tile([*self.size, 0, 0], (len(sizes), 1))
+        operations, strengths = draw(drawn[:, _RANDAUGMENT:], self._magnitude, self.size)
+        lowest, highest = max(0.0, 1 - policy.colour), 1 + policy.colour
+        factors = lowest + drawn[:, _COLOUR] * (highest - lowest)
+        erased = erase_boxes(self.size, drawn[:, _ERASED]) * (drawn[:, _ERASE] < policy.erasing)[:, None]
+        return _Plan(boxes, cover, drawn[:, _FLIP] < policy.flip, operations, strengths, factors, erased)
+
+    def _recoloured(self, pixels: Tensor, operations: np.ndarray, strengths: np.ndarray, factors: np.ndarray) -> Tensor:
+        """float32 in 0 to 1, from uint8."""
+        values = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        values = randaugment(values, operations, strengths, self.mean)
+        if self.policy.colour:
+            for change, factor in zip((brightness, contrast, saturation), factors.T, strict=True):
+                values = change(values, column(factor, values))
+        return values
+
+
+class _Plan(NamedTuple):
+    """What each image of a batch has drawn."""
+
+    boxes: np.ndarray  # [B, 4]
+    cover: np.ndarray  # [B, 4], as `resized_crop` takes it
+    flip: np.ndarray  # bool [B]
+    operations: np.ndarray  # [B, rounds]: RandAugment's
+    strengths: np.ndarray
+    factors: np.ndarray  # [B, 3]: of brightness, contrast and saturation
+    erased: np.ndarray  # [B, 4]: a box, empty where nothing is erased
+
+
+def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        # NumPy asks Linux for huge pages and PyTorch doesn't: a large batch then costs hundreds of times fewer faults.
+        return torch.from_numpy(np.empty(shape, np.float32))
+    return torch.empty(shape, device=device)

@@ -1,0 +1,76 @@
+"""From pictures to batches on the device: threads read ahead; what is small lives on the device whole."""
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.augment import Canvas
+from vitrail.data.keyed import ORDER, permutation, uniforms
+from vitrail.data.pictures import Pictures, threaded
+
+Batch = tuple[np.ndarray, list[Tensor] | Canvas]
+RESIDENT = 0.1  # of the GPU's free memory that the pictures may take
+
+
+class Loader:
+    """`batches(groups)` yields for each group of numbers the images, on a GPU as a `Canvas`, on a CPU as a list; and
+    their numbers, which are others where some can't be read (`Pictures.batch`)."""
+
+    def __init__(self, pictures: Pictures, device: torch.device, workers: int):
+        self.pictures, self.device, self.workers = pictures, device, workers
+        self.resident: Canvas | None = None
+
+    def move_in(self, numbers: np.ndarray) -> bool:
+        """Puts all the pictures onto the GPU, if they take a small part of it. They must all be readable."""
+        if self.device.type != "cuda" or not len(numbers):
+            return False
+        shapes = np.array([self.pictures[n].shape for n in numbers])
+        height, width = shapes[:, 1].max(), shapes[:, 2].max()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        if len(self.pictures) * shapes[0, 0] * height * width > RESIDENT * free:
+            return False
+        pixels = torch.zeros(len(self.pictures), shapes[0, 0], height, width, dtype=torch.uint8, device=self.device)
+        sizes = np.zeros((len(self.pictures), 2), dtype=np.int64)
+        for part in np.array_split(numbers, max(1, len(numbers) // 256)):
+            canvas = _canvas([self.pictures[n] for n in part], height, width)
+            pixels[torch.from_numpy(part).to(self.device)] = canvas.pixels.to(self.device)
+            sizes[part] = canvas.sizes
+        self.resident = Canvas(pixels, sizes)
+        return True
+
+    def batches(self, groups: Sequence[np.ndarray]) -> Generator[Batch, None, None]:
+        if self.resident is not None:
+            for numbers in groups:
+                index = torch.from_numpy(numbers).to(self.device, non_blocking=True)
+                yield numbers, Canvas(self.resident.pixels[index], self.resident.sizes[numbers])
+        elif self.device.type == "cuda":
+            for numbers, canvas in threaded(self.workers, self._stage, groups, ahead=2):
+                yield numbers, Canvas(canvas.pixels.to(self.device, non_blocking=True), canvas.sizes)
+        else:
+            yield from threaded(self.workers, self.pictures.batch, groups, ahead=2)
+
+    def _stage(self, numbers: np.ndarray) -> tuple[np.ndarray, Canvas]:
+        numbers, images = self.pictures.batch(numbers)
+        return numbers, _canvas(images, pin=True)
+
+
+def _canvas(images: list[Tensor], height: int = 0, width: int = 0, pin: bool = False) -> Canvas:
+    """Images of any size in the top left corners of one tensor."""
+    sizes = np.array([image.shape[1:] for image in images], dtype=np.int64)
+    height, width = max(height, int(sizes[:, 0].max())), max(width, int(sizes[:, 1].max()))
+    # Channels last, as decoders have them: rows are copied whole.
+    pixels = torch.empty(len(images), height, width, images[0].shape[0], dtype=torch.uint8, pin_memory=pin)
+    for place, image in zip(pixels, images, strict=True):
+        place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0)
+    return Canvas(pixels.permute(0, 3, 1, 2), sizes)
+
+
+def epoch_order(numbers: np.ndarray, seed: int, epoch: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """The order in which an epoch takes the pictures: a shuffle, or with weights as many draws with replacement."""
+    if weights is None:
+        return numbers[permutation(seed, epoch, len(numbers))]
+    edges = np.cumsum(weights / weights.sum())
+    drawn = uniforms(seed, epoch, np.arange(len(numbers)), 1, ORDER)[:, 0]
+    return numbers[np.minimum(np.searchsorted(edges, drawn, side="right"), len(numbers) - 1)]

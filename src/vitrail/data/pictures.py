@@ -1,0 +1,156 @@
+"""The pictures of a data set as uint8 tensors: decoded by threads, shrunk once, kept in a store.
+
+Two views of the same files. `shrunk` is what training cuts its random crops from: its short side a little above the
+model's, aspect kept. `fitted` is exactly what the model will see when it predicts: figures are measured on nothing
+else.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.preprocess import _in_model_colours, fit_image
+from vitrail.data.samples import Sample, TarMember
+from vitrail.data.store import DiskStore, MemoryStore, Store, cache_folder, choose
+from vitrail.errors import VitrailError
+from vitrail.models.catalog import Preprocessing
+
+T = TypeVar("T")
+R = TypeVar("R")
+ROOM = 8 / 7  # how much larger than the model's size training keeps its images: 256 for 224
+
+
+class Unreadable(VitrailError):
+    """A picture that can't be had; anything else that goes wrong, such as a full disk, is no fault of the picture."""
+
+
+@dataclass
+class Pictures:
+    """`pictures[i]` is the image of sample i, uint8 [C, h, w]; a view into the store where there is one."""
+
+    samples: list[Sample]
+    prepare: Callable[[Sample], Image.Image]
+    store: Store | None = None
+    bad: dict[int, str] = field(default_factory=dict)  # number → why it can't be read, as far as is known
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, number: int) -> Tensor:
+        pixels = self.store.get(number) if self.store else None
+        if pixels is None:
+            try:
+                image = self.prepare(self.samples[number])
+            except VitrailError as error:
+                self.bad[number] = str(error)
+                raise Unreadable(str(error)) from None
+            pixels = np.array(image).reshape(image.height, image.width, -1)
+            if self.store:
+                pixels = self.store.put(number, pixels)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    def batch(self, numbers: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
+        """Several, and their numbers: where one can't be read, those are of the next one that can, so that a picture
+        never passes for another. Which one that is depends on the files alone, not on the batch."""
+        pairs = [self._readable(int(number)) for number in numbers]
+        return np.array([number for number, _ in pairs], dtype=np.int64), [image for _, image in pairs]
+
+    def _readable(self, number: int) -> tuple[int, Tensor]:
+        for other in chain(range(number, len(self)), range(number)):
+            if other not in self.bad:
+                with suppress(Unreadable):
+                    return other, self[other]
+        raise VitrailError(f"Not one of {len(self):,} pictures can be read, for instance: {self.bad[number]}")
+
+    def read(self, numbers: Sequence[int], workers: int, progress: Callable[[int, int], None] | None = None) -> None:
+        """Fills the store, and finds the files that can't be read."""
+        for done, _ in enumerate(threaded(workers, self._try, numbers), 1):
+            if progress:
+                progress(done, len(numbers))
+
+    def _try(self, number: int) -> None:
+        with suppress(Unreadable):
+            self[number]
+
+
+def shrunk(samples: list[Sample], pre: Preprocessing, cache: str = "auto", copies: int = 1) -> Pictures:
+    """For training: the short side at most 8/7 of the model's, never enlarged; padded or stretched if `fit` says so.
+
+    `cache` and `copies` are what `store.choose` takes.
+    """
+    size = (math.ceil(pre.size[0] * ROOM), math.ceil(pre.size[1] * ROOM))
+    roomy = replace(pre, size=size, crop=1.0)
+
+    def prepare(sample: Sample) -> Image.Image:
+        image = _in_model_colours(sample.decode(at_least=size), pre)
+        if pre.fit in ("pad", "stretch"):
+            return fit_image(image, roomy)
+        ratio = max(size[0] / image.height, size[1] / image.width)
+        if ratio >= 1:
+            return image
+        shape = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
+        return image.resize(shape, Image.Resampling.BILINEAR)
+
+    # 4:3 is the usual photograph.
+    return Pictures(samples, prepare, _store(samples, ("shrunk", roomy), cache, copies, size[0] * size[1] * 4 // 3))
+
+
+def fitted(samples: list[Sample], pre: Preprocessing, cache: str = "auto", copies: int = 1) -> Pictures:
+    """For figures: exactly as `predict` prepares them, before normalisation."""
+
+    def prepare(sample: Sample) -> Image.Image:
+        return fit_image(sample.decode(), pre)
+
+    return Pictures(samples, prepare, _store(samples, ("fitted", pre), cache, copies, pre.size[0] * pre.size[1]))
+
+
+def _store(samples: list[Sample], how: tuple[str, Preprocessing], cache: str, copies: int, pixels: int) -> Store | None:
+    count, pre = len(samples), how[1]
+    mode = choose(cache, count * pixels * len(pre.mean), copies)
+    if mode == "memory":
+        return MemoryStore(count)
+    if mode == "off":
+        return None
+    colours = pre.mean if pre.fit == "pad" else len(pre.mean)
+    kind = f"{how[0]} {pre.size} {pre.crop} {pre.interpolation} {pre.fit} {colours}"
+    return DiskStore(cache_folder([kind, *map(_identity, samples)]), count)
+
+
+def _identity(sample: Sample) -> str:
+    """Another when the file becomes another. With its whole path, since a relative one means many files."""
+    place = sample.where.path if isinstance(sample.where, TarMember) else sample.where
+    whole = os.path.abspath(place) if isinstance(place, Path) else ""
+    return f"{whole} {sample.identity()}"
+
+
+def threaded(workers: int, function: Callable[[T], R], items: Sequence[T], ahead: int = 4) -> Iterator[R]:
+    """`map` in threads, in order, at most `ahead` items per worker before the reader. Pillow decodes outside of
+    Python's lock, so threads do what processes would, without copying pictures between them."""
+    if workers < 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode") as pool:
+        try:
+            waiting = [pool.submit(function, item) for item in items[: workers * ahead]]
+            for item in items[workers * ahead :]:
+                yield waiting.pop(0).result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.pop(0).result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def default_workers() -> int:
+    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -1,0 +1,81 @@
+"""`open_source`: whatever a person calls their data → classes and samples.
+
+A folder of class folders, a CSV or Parquet table, tar shards, or a data set by its name; each kind has a file of its
+own, and nothing here decodes a picture.
+"""
+
+import os
+from pathlib import Path
+
+from vitrail.data import named, shards, tables
+from vitrail.data.folders import open_folders
+from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
+from vitrail.errors import VitrailError, nearest
+
+__all__ = ["Item", "Sample", "Source", "TarMember", "open_source"]
+
+
+def open_source(data: str | Path, one_class: bool = False) -> Source:
+    """The classes, splits and samples of DATA, checked as `samples.checked` says.
+
+    DATA/CLASS/picture.jpg           class folders, or DATA/train/CLASS/picture.jpg with val/ and test/ beside it
+    labels.csv, labels.parquet       path,label[,split], several labels as a|b
+    train-{000..009}.tar             WebDataset shards; also one .tar, or a folder of them
+    torchvision:CIFAR10, CIFAR10     a data set of torchvision
+    hf:org/name                      a data set of the Hugging Face hub, or a folder in one of its formats
+    """
+    return checked(_opened(os.fspath(data)), one_class)
+
+
+def _opened(data: str) -> Source:
+    if data.startswith(NAMED):
+        return named.open_named(data)
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return _folder(path, data)
+    if path.is_file():
+        return _file(path, data)
+    if "{" in data:
+        return shards.open_shards(str(path), data)
+    if named.torchvision_name(data):
+        return named.open_torchvision(data)
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    meant = nearest(path.name, beside) or (nearest(data, named.torchvision_names()) if path.name == data else "")
+    raise VitrailError(
+        f"There is no {data}: expected class folders, a .csv or .parquet table, .tar shards, "
+        f"or the name of a data set.{meant}"
+    )
+
+
+def _folder(path: Path, data: str) -> Source:
+    try:
+        tars = shards.tars_in(path)
+        folders = shards.folders_beside(path)
+    except OSError as error:
+        raise VitrailError(f"The folder {data} can't be read ({error.strerror or error}).") from None
+    if tars and not folders:
+        return shards.open_shards(path, data)
+    plain = [
+        tar.name for tar in tars if tar.suffix.lower() == ".tar"
+    ]  # the archive that came down is often left behind
+    if plain:
+        raise VitrailError(
+            f"{data} holds both tar files ({some(plain)}) and folders ({some(folders)}): move one kind elsewhere."
+        )
+    return open_folders(path, data)
+
+
+def _file(path: Path, data: str) -> Source:
+    suffix = path.suffix.lower()
+    if suffix in tables.SUFFIXES:
+        return tables.open_table(path, data)
+    if shards.is_tar(path):
+        return shards.open_shards(path, data)
+    if suffix in PICTURES:
+        raise VitrailError(f"{data} is a single picture: pass the folder that holds the class folders.")
+    advice = (
+        "unpack it, and pass the folder"
+        if suffix in (".zip", ".7z", ".rar")
+        else "pass a folder, .csv, .parquet or .tar"
+    )
+    raise VitrailError(f"{data} is no data source: {advice}.")

@@ -1,0 +1,151 @@
+"""Decoded images, kept: what one epoch decodes, later epochs read back as it was.
+
+In memory, the images are arrays in a list. On disk they lie end to end in a file that is memory-mapped, so that the
+operating system keeps what fits, and several processes, or a second run over the same pictures, share it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from vitrail.errors import VitrailError
+
+INDEX = 6  # numbers per image: file, offset, height, width, channels, there
+
+
+class MemoryStore:
+    """Arrays [h, w, C] by number."""
+
+    def __init__(self, count: int):
+        self._images: list[np.ndarray | None] = [None] * count
+
+    def get(self, number: int) -> np.ndarray | None:
+        return self._images[number]
+
+    def put(self, number: int, image: np.ndarray) -> np.ndarray:
+        self._images[number] = image
+        return image
+
+
+class DiskStore:
+    """The same in a folder, for any number of processes: each appends to a file of its own, all share one index.
+
+    The index is itself memory-mapped, one row per image. A row's last number is written after everything else, so that
+    a reader sees a whole image or none.
+    """
+
+    def __init__(self, folder: Path, count: int):
+        self.folder, self._lock = folder, threading.Lock()
+        self._maps: dict[int, np.memmap] = {}
+        self._own: tuple[int, BinaryIO] | None = None  # made with the first image, since most runs add none
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            index = folder / "index.bin"
+            with index.open("ab") as file:
+                _reserve(file, count * INDEX * 8)
+            self._index = np.memmap(index, np.int64, "r+", shape=(count, INDEX))
+        except OSError as error:
+            raise VitrailError(
+                f"The image cache {folder} can't be written ({error.strerror}): use --cache memory or --cache off, "
+                "or set VITRAIL_CACHE to another folder."
+            ) from None
+
+    def get(self, number: int) -> np.ndarray | None:
+        file, offset, height, width, channels, there = self._index[number].tolist()
+        if not there:
+            return None
+        end = offset + height * width * channels
+        pixels = self._maps.get(file)
+        if pixels is None or len(pixels) < end:  # not mapped yet, or grown since
+            try:
+                # "c", copy on write: torch can't mark a tensor read-only, and warns of arrays that are
+                pixels = np.memmap(self.folder / f"{file}.bin", np.uint8, "c")
+            except (OSError, ValueError):
+                return None
+            self._maps[file] = pixels
+        if len(pixels) < end:  # a machine that went down wrote the index and not the pixels
+            return None
+        return pixels[offset:end].reshape(height, width, channels)
+
+    def put(self, number: int, image: np.ndarray) -> np.ndarray:
+        with self._lock:
+            try:
+                own, file = self._own = self._own or self._own_file()
+                offset = _append(file, image)
+            except OSError as error:
+                raise VitrailError(
+                    f"The image cache {self.folder} can't grow ({error.strerror}): free some space, use --cache off, "
+                    "or set VITRAIL_CACHE to a folder on a larger disk."
+                ) from None
+            self._index[number, :5] = (own, offset, *image.shape)
+            self._index[number, 5] = 1
+        return image
+
+    def _own_file(self) -> tuple[int, BinaryIO]:
+        number = 0
+        while True:
+            with suppress(FileExistsError):
+                return number, open(self.folder / f"{number}.bin", "xb", buffering=0)
+            number += 1
+
+
+Store = MemoryStore | DiskStore
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Room for the index, for certain: a memory map that the disk has no room for kills who writes to it."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    elif file.tell() < size:
+        file.write(bytes(size - file.tell()))
+
+
+def _append(file: BinaryIO, image: np.ndarray) -> int:
+    """Where it begins. What a full disk left of it is taken away again."""
+    offset, rest = file.seek(0, os.SEEK_END), memoryview(np.ascontiguousarray(image).data).cast("B")
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        with suppress(OSError):
+            file.truncate(offset)
+        raise
+    return offset
+
+
+def cache_folder(key: Iterable[str]) -> Path:
+    """Where images with this description are cached: the same pictures, shrunk alike, meet again."""
+    root = os.environ.get("VITRAIL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitrail"
+    digest = hashlib.sha256(json.dumps([*key]).encode()).hexdigest()[:16]
+    return Path(root).expanduser() / "images" / digest
+
+
+def choose(mode: str, expected_bytes: int, copies: int = 1) -> str:
+    """auto → memory while a quarter of what is free holds the images, disk while half of it does, else off.
+
+    `copies` is how many processes would each hold them in memory; on disk they share them.
+    """
+    if mode != "auto":
+        return mode
+    if expected_bytes * copies < free_memory() / 4:
+        return "memory"
+    root = cache_folder([]).parent
+    while not root.exists():
+        root = root.parent
+    return "disk" if expected_bytes < shutil.disk_usage(root).free / 2 else "off"
+
+
+def free_memory() -> int:
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,0 +1,206 @@
+"""`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
+
+from collections.abc import Callable
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.samples import Sample, Source, plural, some
+from vitrail.data.sources import open_source
+from vitrail.errors import VitrailError, nearest
+from vitrail.predict import Predictor, load
+from vitrail.tasks import metrics
+from vitrail.tasks.classify import Classify
+from vitrail.tasks.probe import nearest_neighbours, solve_probe
+from vitrail.tasks.report import DataProblems, ReportContent, write_report
+from vitrail.train.finish import classification_content, command_line, versions
+
+Progress = Callable[[str, int, int], None]
+
+
+def evaluate(
+    run: str | PathLike[str] | Predictor,
+    data: str | PathLike[str],
+    split: str | None = None,
+    knn: bool = False,
+    probe: bool = False,
+    flip: bool = False,
+    crops: int = 1,
+    report: str | PathLike[str] | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    fit: str | None = None,
+    image_size: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Figures of a model on DATA, flat, as fractions: top1, top5, macro_f1, ece, auroc (or map, macro_f1, micro_f1,
+    auroc for several labels), each with `_low` and `_high`, and `n`, `split`, `skipped`.
+
+    Scores test/, else val/, else all of it. `knn` and `probe` add the accuracy of nearest neighbours and of a linear
+    probe on the model's features, fitted on train/. `report` writes a page like that of a training run.
+    """
+    predictor = run if isinstance(run, Predictor) else load(run, device=device, fit=fit, image_size=image_size)
+    source = open_source(fspath(data), one_class=True)
+    samples, name, notes = _scored(source, run, split)
+    classes = _indices(source, predictor) if not (knn or probe) or _has_head(predictor) else None
+    figures: dict[str, Any] = {}
+    problems: list[tuple[str, str]] = []
+    if classes is not None:
+        rows, kept, problems = _run(predictor, samples, "probabilities", flip, crops, batch_size, progress)
+        task = Classify(predictor.labels, predictor.multi_label)
+        targets = task.targets([tuple(classes[i] for i in sample.labels) for sample in kept])
+        figures |= score(predictor, rows, targets)
+        if report is not None:
+            _report(report, predictor, source, task, rows, targets, kept, figures, name, problems, notes)
+    if knn or probe:
+        figures |= _feature_quality(predictor, source, samples, knn, probe, batch_size, progress)
+    return figures | {"split": name, "skipped": len(problems), "notes": notes, "problems": problems}
+
+
+def score(predictor: Predictor, probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    chances, truth = probabilities.numpy().astype(np.float64), targets.numpy()
+    if predictor.multi_label:
+        thresholds = np.array(predictor.thresholds)
+        return metrics.multi_label_figures(chances, truth > 0.5, predictor.labels, thresholds)
+    return metrics.classification_figures(chances, truth.argmax(axis=1), predictor.labels)
+
+
+def _scored(source: Source, run: Any, split: str | None) -> tuple[list[Sample], str, list[str]]:
+    """Which images are scored, how that split is called, and what to know about it."""
+    if split is not None:
+        if split not in source.splits:
+            hint = nearest(split, source.splits)
+            raise VitrailError(f"{source.name} has no split {split}; it has {', '.join(source.splits)}.{hint}")
+        return source.splits[split], split, []
+    name = next(name for name in ("test", "val", "all", "train") if name in source.splits)
+    samples = source.splits[name]
+    seen = _seen_in_training(run)
+    known = [sample for sample in samples if _place(sample) in seen]
+    if not known:
+        return samples, name, []
+    held_out = [sample for sample in samples if _place(sample) not in seen]
+    if name == "all" and len(held_out) >= 0.01 * len(samples):
+        note = f"{plural(len(known), 'image')} of {source.name} trained this model: only what was held out then counts."
+        return held_out, "held out in training", [note]
+    return samples, name, [f"{plural(len(known), 'image')} of these trained this model: the figures flatter it."]
+
+
+def _seen_in_training(run: Any) -> set[str]:
+    if isinstance(run, Predictor):
+        return set()
+    folder = Path(fspath(run)).expanduser()
+    table = (folder if folder.is_dir() else folder.parent) / "split.csv"
+    if not table.is_file():
+        return set()
+    try:
+        return {_place(sample) for sample in open_source(table, one_class=True).splits.get("train", [])}
+    except VitrailError:
+        return set()
+
+
+def _place(sample: Sample) -> str:
+    return str(sample.where.resolve()) if isinstance(sample.where, Path) else sample.name
+
+
+def _has_head(predictor: Predictor) -> bool:
+    return bool(predictor.labels)
+
+
+def _indices(source: Source, predictor: Predictor) -> list[int]:
+    """For each class of the data, the model's index: by its name, or by its number where the classes are numbers."""
+    labels = {_plain(label): index for index, label in reversed([*enumerate(predictor.labels)])}
+    if all(_plain(name) in labels for name in source.classes):
+        return [labels[_plain(name)] for name in source.classes]
+    if all(name.isdigit() and int(name) < len(labels) for name in source.classes):
+        return [int(name) for name in source.classes]
+    unknown = [name for name in source.classes if _plain(name) not in labels]
+    raise VitrailError(
+        f"{source.name} has classes that this model does not know: {some(unknown)}; it knows {some(predictor.labels)}."
+    )
+
+
+def _plain(name: str) -> str:
+    """A folder is called english_springer where a label is "English springer"."""
+    return name.lower().replace("_", " ").replace("-", " ").strip()
+
+
+def _run(
+    predictor: Predictor,
+    samples: list[Sample],
+    what: str,
+    flip: bool,
+    crops: int,
+    batch: int,
+    progress: Progress | None,
+) -> tuple[Tensor, list[Sample], list[tuple[str, str]]]:
+    """The rows of the readable images, which these are, and (name, reason) of the others."""
+    rows, kept, problems = [], [], []
+    outcomes = predictor.stream(samples, what, batch, flip, crops)
+    for done, (sample, outcome) in enumerate(zip(samples, outcomes, strict=True), 1):
+        if outcome.values is None:
+            problems.append((sample.name, str(outcome.error)))
+        else:
+            rows.append(outcome.values)
+            kept.append(sample)
+        if progress:
+            progress(what, done, len(samples))
+    if not rows:
+        raise VitrailError(f"None of the {len(samples)} images can be read, for instance: {problems[0][1]}")
+    return torch.stack(rows), kept, problems
+
+
+def _feature_quality(
+    predictor: Predictor,
+    source: Source,
+    samples: list[Sample],
+    knn: bool,
+    probe: bool,
+    batch: int,
+    progress: Progress | None,
+) -> dict[str, float]:
+    if "train" not in source.splits or samples is source.splits["train"]:
+        raise VitrailError(
+            f"--knn and --probe learn from train/ and are scored elsewhere; {source.name} has no such two."
+        )
+    if source.multi_label:
+        raise VitrailError("--knn and --probe are for data with one label per image.")
+    task = Classify(source.classes)
+    known, kept, _ = _run(predictor, source.splits["train"], "features", False, 1, batch, progress)
+    asked, scored, _ = _run(predictor, samples, "features", False, 1, batch, progress)
+    targets = task.targets([sample.labels for sample in kept])
+    truth = np.array([sample.labels[0] for sample in scored])
+    figures = {}
+    if knn:
+        figures["knn_top1"] = metrics.top_k(nearest_neighbours(known, targets, asked).numpy(), truth, 1)
+    if probe:
+        chances = solve_probe(known, targets)(asked).softmax(dim=1)
+        figures["probe_top1"] = metrics.top_k(chances.numpy(), truth, 1)
+    return figures
+
+
+def _report(
+    path: Any, predictor: Predictor, source: Source, task: Classify, rows: Tensor, targets: Tensor, kept: list[Sample],
+    figures: dict[str, float], split: str, problems: list[tuple[str, str]], notes: list[str],
+) -> None:  # fmt: skip
+    # The page works on logits; the log of a probability is one.
+    logits = torch.logit(rows.double(), 1e-12) if predictor.multi_label else rows.double().clamp_min(1e-300).log()
+    thresholds = predictor.thresholds if predictor.multi_label else None
+    parts = classification_content(task, logits, targets, kept, thresholds)
+    write_report(
+        Path(path),
+        ReportContent(
+            title=f"{predictor.name or 'Model'} on {source.name}",
+            figures=figures,
+            split=f"{len(kept):,} images ({split})",
+            classes=predictor.labels,
+            problems=DataProblems(unreadable=problems),
+            command=command_line(),
+            versions=versions(predictor.device),
+            notes=notes,
+            **parts,
+        ),
+    )

@@ -1,0 +1,152 @@
+"""A model as an ONNX graph: any batch, and for the Vision Transformer any height and width, in one file.
+
+The graph has one input, `images` [B, C, H, W], normalised, and the outputs `logits` [B, classes] and `features` [B, D].
+What a picture needs before and its classes' names after travel in the file's metadata.
+"""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from vitrail.errors import VitrailError
+from vitrail.models import SwinTransformer
+from vitrail.weights.checkpoint import HEADER, settings_of
+
+OPSET = 20  # the first with GELU as one operator
+ONE_FILE = 1_900_000_000  # bytes; an ONNX file beyond 2 GB must keep its weights in a second one
+
+
+def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str) -> None:
+    """Writes the model's graph for pictures of `size`; beyond 2 GB with its weights beside it, in `<name>.data`."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise VitrailError("ONNX files are written with onnx and onnxscript: pip install 'vitrail[onnx]'.") from None
+
+    both = LogitsAndFeatures(copy.deepcopy(model).cpu().float()).eval().requires_grad_(False)
+    x = torch.zeros(2, settings_of(model).channels, *size)
+    sizes = {0: Dim("batch"), **_open_sizes(model)}
+    try:
+        with quiet(), torch.no_grad():
+            program = _program(both, x, sizes)
+    except Exception as error:  # the exporter's own kinds, and the compiler's
+        reason = str(error).strip().splitlines()[0]
+        raise VitrailError(f"This model can't be written as an ONNX graph: {reason}") from error
+    _name_sizes(program.model)
+    _without_traces(program.model)
+    program.model.metadata_props[HEADER] = header
+    weights = sum(p.numel() * p.element_size() for p in both.parameters())
+    program.save(str(path), external_data=weights > ONE_FILE)
+
+
+def _program(both: "LogitsAndFeatures", x: Tensor, sizes: dict[int, Dim]) -> Any:
+    exported = torch.export.export(both, (x,), dynamic_shapes=(sizes,))
+    resize = torch.ops.aten._upsample_bicubic2d_aa
+    products = dict.fromkeys([resize.vec, resize.default], resize_by_products)
+    if any(node.target in products for node in exported.graph.nodes):
+        exported = exported.run_decompositions(products)
+    return torch.onnx.export(
+        exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=both.names, verbose=False
+    )
+
+
+class LogitsAndFeatures(nn.Module):
+    """Both of what a predictor can be asked for, from one forward; the features cost nothing more."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model: Any = model
+        self.names = ["logits", "features"] if settings_of(model).num_classes else ["features"]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        found = self.model.features(images, layers=())
+        pooled = found["pooled"]
+        if "logits" not in self.names:
+            return (pooled,)
+        logits = self.model.head(pooled)
+        if getattr(self.model, "head_distillation", None) is not None:
+            logits = (logits + self.model.head_distillation(found["tokens"][:, 1])) / 2
+        return logits, pooled
+
+
+def _open_sizes(model: Any) -> dict[int, Dim]:
+    """Height and width stay open in a ViT, from two patches on. Swin's windows and masks are cut for one size."""
+    if isinstance(model, SwinTransformer):
+        return {}
+    down, across = model.settings.stride
+    return {2: Dim("height", min=down + 1), 3: Dim("width", min=across + 1)}
+
+
+def resize_by_products(table: Tensor, size: list[int], *_: Any) -> Tensor:
+    """Bicubic resizing with antialiasing, [1, D, h0, w0] -> [1, D, h, w], as two matrix products.
+
+    ONNX has an operator for it that runtimes disagree about: onnxruntime on a GPU has another kernel than on a CPU, and
+    OpenVINO leaves the antialiasing out. Products are the same to all.
+    """
+    down, across = (_cubic_weights(table, new, old) for new, old in zip(size, table.shape[-2:], strict=True))
+    return down @ table @ across.transpose(0, 1)
+
+
+def _cubic_weights(like: Tensor, new: Any, old: Any) -> Tensor:
+    """How much each of the old places gives to each of the new: [new, old], rows that sum to 1."""
+    step = old / torch.scalar_tensor(new, dtype=torch.float32)  # places of the old grid per place of the new
+    centre = (torch.arange(new, dtype=torch.float32)[:, None] + 0.5) * step
+    distance = (torch.arange(old, dtype=torch.float32) + 0.5 - centre).abs() / step.clamp(min=1)
+    # The cubic kernel with a = -1/2, as in Pillow and in PyTorch's antialiased modes.
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+    return (weights / weights.sum(dim=1, keepdim=True)).to(like.dtype)
+
+
+def _name_sizes(model: Any) -> None:
+    """The open sizes under names that a reader of the graph understands, not s34."""
+    import onnx_ir
+
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        names = ("batch", "channels", "height", "width")
+        value.shape = onnx_ir.Shape(
+            [size if isinstance(size, int) else name for size, name in zip(value.shape, names, strict=False)]
+        )
+
+
+def _without_traces(model: Any) -> None:
+    """The exporter notes in every node from which line of which file of this machine it came: not for others to read,
+    and a tenth of a small file."""
+    import onnx_ir
+
+    model.metadata_props.clear()
+    for graph in (model.graph, *model.functions.values()):
+        graph.metadata_props.clear()
+        for node in onnx_ir.traversal.RecursiveGraphIterator(graph):
+            node.metadata_props.clear()
+            node.doc_string = None
+            for value in node.outputs:
+                value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The exporter's remarks are about its own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

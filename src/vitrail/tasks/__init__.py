@@ -1,0 +1,1 @@
+"""What is learned, and how well: heads, losses, figures and reports."""

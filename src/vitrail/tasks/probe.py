@@ -1,0 +1,107 @@
+"""What frozen features are worth: logistic regression, cross-validated, and nearest neighbours.
+
+Also where fine-tuning starts: a head that is solved for, rather than drawn at random, spares the backbone the gradients
+of a head that knows nothing yet ("Fine-tuning can distort pretrained features", Kumar et al. 2022).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.errors import VitrailError
+
+PENALTIES = tuple(10 ** (-exponent / 2) for exponent in range(2, 10))  # 0.1 to 3e-5, from strong to weak
+
+
+@dataclass(frozen=True)
+class Probe:
+    """logits = features @ weight.T + bias."""
+
+    weight: Tensor  # C D
+    bias: Tensor  # C
+    penalty: float
+    held_out: Tensor  # n C: the logits of each training image by the models that did not see it
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return features.to(self.weight) @ self.weight.T + self.bias
+
+
+def solve_probe(features: Tensor, targets: Tensor, multi_label: bool = False, folds: int = 4, seed: int = 0) -> Probe:
+    """Logistic regression with an L2 penalty on the weights, which cross-validation chooses.
+
+    features [n, D], targets [n, C] one-hot (or any of 0 and 1 if multi-label). Features are standardised inside; the
+    result takes them as they are.
+    """
+    features, targets = features.float(), targets.float().to(features.device)
+    if not features.isfinite().all():
+        raise VitrailError("The model's features of some images are not finite: nothing can be learnt from them.")
+    mean, std = features.mean(dim=0), features.std(dim=0).clamp_min(1e-6)
+    standard = (features - mean) / std
+    fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed)).to(features.device)
+    parts = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
+    solutions: list[Tensor | None] = [None] * len(parts)
+    best, least, held_out = PENALTIES[0], float("inf"), torch.empty(0)
+    for penalty in PENALTIES:  # each starts from the one before: a path of close solutions
+        logits = features.new_empty(targets.shape)
+        for k, (seen, unseen) in enumerate(parts):
+            solutions[k] = w = _logistic_regression(standard[seen], targets[seen], penalty, multi_label, solutions[k])
+            logits[unseen] = standard[unseen] @ w[:, :-1].T + w[:, -1]
+        loss = _loss(logits, targets, multi_label).item()
+        if not loss < least:
+            break  # weaker ones only fit more closely what they have seen, and take the longest
+        best, least, held_out = penalty, loss, logits
+    solution = _logistic_regression(standard, targets, best, multi_label, None)
+    weight = solution[:, :-1] / std
+    return Probe(weight, solution[:, -1] - weight @ mean, best, held_out)
+
+
+def _logistic_regression(x: Tensor, targets: Tensor, penalty: float, multi_label: bool, start: Tensor | None) -> Tensor:
+    """argmin of mean cross-entropy + penalty/2 ‖W‖², as [C, D + 1] with the bias last. Convex: one answer."""
+    w = x.new_zeros(targets.shape[1], x.shape[1] + 1) if start is None else start.clone()
+    w.requires_grad_(True)
+    optimizer = torch.optim.LBFGS(
+        [w], max_iter=100, history_size=10, line_search_fn="strong_wolfe", tolerance_grad=1e-6
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = _loss(x @ w[:, :-1].T + w[:, -1], targets, multi_label) + penalty / 2 * w[:, :-1].square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return w.detach()
+
+
+def _loss(logits: Tensor, targets: Tensor, multi_label: bool) -> Tensor:
+    if multi_label:
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1).mean()
+    return -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def _folds(targets: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """A fold for each image; the images of a class are dealt out in turn, so that each fold has its share."""
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(targets))
+    by_class = shuffled[np.argsort(targets.argmax(axis=1)[shuffled], kind="stable")]
+    fold = np.empty(len(targets), dtype=np.int64)
+    fold[by_class] = np.arange(len(targets)) % min(folds, len(targets))
+    return fold
+
+
+def nearest_neighbours(
+    known: Tensor, targets: Tensor, features: Tensor, k: int = 20, temperature: float = 0.07, rows: int = 4096
+) -> Tensor:
+    """Class probabilities [m, C] by the votes of the k most similar known images (cosine), as DINO evaluates:
+    each vote counts exp(similarity / temperature)."""
+    known, features = F.normalize(known.float(), dim=1), F.normalize(features.float(), dim=1)
+    k, votes = min(k, len(known)), []
+    for part in features.split(rows):
+        similarity, index = (part @ known.T).topk(k, dim=1)
+        weight = (similarity / temperature).softmax(dim=1)
+        votes.append((weight[..., None] * targets.to(known)[index]).sum(dim=1))
+    return torch.cat(votes)

@@ -1,0 +1,376 @@
+"""How a report looks: its sections as HTML, each from the values of a `ReportContent` and left out if it has none."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.tasks.charts import (
+    LARGEST_DRAWN,
+    LARGEST_NAMED,
+    THIN,
+    Series,
+    escape,
+    heat_map,
+    line_chart,
+    number,
+    percent,
+    reliability_chart,
+    without_diagonal,
+)
+from vitrail.tasks.report import Picture, ReportContent, findings, taken_for
+
+# What a figure is called, and what it says to someone who has not met it.
+FIGURES = {
+    "top1": ("Top-1 accuracy", "the first guess is right"),
+    "top5": ("Top-5 accuracy", "the right class is among five guesses"),
+    "macro_f1": ("Macro F1", "precision and recall in one, every class counting alike"),
+    "micro_f1": ("Micro F1", "precision and recall in one, every label counting alike"),
+    "map": ("Mean average precision", "how well the images of a class are ranked before the others"),
+    "auroc": ("AUROC", f"how often an image of a class is ranked above another; 50{THIN}% is chance"),
+    "knn_top1": ("k-NN accuracy", "of the nearest neighbours among the model's features"),
+    "probe_top1": ("Linear probe accuracy", "of a linear classifier on the model's features"),
+    "ece": ("Calibration error", "how far confidence lies from accuracy (ECE); lower is better"),
+}
+COLUMNS = {"support": "Images", "f1": "F1", "average_precision": "Average precision"}
+SCORES = {"top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1"}
+# Of a list of files, of pictures, and of classes: the page is for reading, and small enough to be mailed.
+MOST_ROWS, MOST_PICTURES, MOST_CLASSES = 200, 60, 2000
+
+WINDOW = (
+    '<svg class="window" viewBox="0 0 48 66" aria-hidden="true"><clipPath id="arch"><path d="M2 64V25C2 12 12 4 24 2'
+    'c12 2 22 10 22 23v39z"/></clipPath><g clip-path="url(#arch)">'
+    + "".join(
+        f'<polygon points="{points}" fill="{fill}"/>'
+        for points, fill in (
+            ("0,0 24,0 24,17 11,22 0,20", "#3f62c4"), ("24,0 48,0 48,20 37,22 24,17", "#2b4499"),
+            ("0,20 11,22 14,35 0,40", "#8da8e6"), ("48,20 37,22 34,35 48,40", "#5f80d6"),
+            ("11,22 24,17 37,22 34,35 24,41 14,35", "#e0ac4a"), ("0,40 14,35 24,41 24,54 8,58 0,54", "#2b4499"),
+            ("48,40 34,35 24,41 24,54 40,58 48,54", "#3f62c4"), ("0,54 8,58 10,66 0,66", "#b5475a"),
+            ("48,54 40,58 38,66 48,66", "#8da8e6"), ("8,58 24,54 40,58 38,66 10,66", "#5f80d6"),
+        )
+    )
+    + '</g><path class="lead" d="M2 64V25C2 12 12 4 24 2c12 2 22 10 22 23v39z"/></svg>'
+)  # fmt: skip
+
+
+def page(content: ReportContent) -> str:
+    """The whole document."""
+    here = Path(__file__)
+    style, script = (here.with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    sections = [section for section in _sections(content) if section[2]]
+    links = "".join(f'<a href="#{key}">{key.capitalize()}</a>' for key, _, _ in sections)
+    body = "".join(
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>{inside}</section>'
+        for key, title, inside in sections
+    )
+    # The policy makes sure of what the page promises: nothing is asked from outside, whatever a name may hold.
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><meta name="generator" content="Vitrail">'
+        f"<title>{escape(content.title)}</title><style>{style}</style></head><body>"
+        f'<a class="skip" href="#main">Skip to the figures</a>{_header(content)}'
+        f'<nav aria-label="Sections">{links}</nav><main id="main">{_headline(content)}{body}</main>'
+        "<footer>Made by Vitrail. This page is complete in itself and asks for nothing from outside.</footer>"
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _sections(content: ReportContent) -> Iterator[tuple[str, str, str]]:
+    yield "mistakes", "Surest mistakes", _mistakes(content)
+    yield "hardest", "Hardest images", _hardest(content)
+    yield "classes", "Class by class", _class_table(content)
+    yield "confusion", "What is taken for what", _confusion(content)
+    yield "calibration", "Can its confidence be believed?", _calibration(content)
+    yield "training", "Training", _training(content)
+    yield "data", "Problems in the data", _problems(content)
+    yield "recipe", "Recipe", _recipe(content)
+    yield "reproduce", "To do it again", _reproduce(content)
+
+
+def _header(content: ReportContent) -> str:
+    summary = f"<p>{escape(content.summary)}</p>" if content.summary else ""
+    return f"<header>{WINDOW}<div><h1>{escape(content.title)}</h1>{summary}</div></header>"
+
+
+def _headline(content: ReportContent) -> str:
+    numbers = {key: float(value) for key, value in content.figures.items() if isinstance(value, Real) and key != "n"}
+    keys = [key for key, value in numbers.items() if not key.endswith(("_low", "_high")) and math.isfinite(value)]
+    cards = "".join(_figure(key, numbers, first=key == keys[0]) for key in keys)
+    columns = 2 if len(keys) > 4 else max(len(keys) - 1, 1)  # beside the first, which is larger
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*findings(content), *content.notes])
+    spread = any(key.endswith("_low") for key in numbers)
+    how = f" Ranges are 95{THIN}% intervals, from resampling these images." if spread else ""
+    return (
+        '<section id="figures" aria-label="Figures">'
+        f'<p class="lead-in">Measured on {escape(content.split.rstrip("."))}.{how}</p>'
+        f'<div class="figures" style="--columns:{columns}">{cards}</div>'
+        + (f'<ul class="findings">{sentences}</ul>' if sentences else "")
+        + "</section>"
+    )
+
+
+def _figure(key: str, figures: Mapping[str, float], first: bool) -> str:
+    name, meaning = FIGURES.get(key, (key.replace("_", " "), ""))
+    value, low, high = figures[key], figures.get(f"{key}_low"), figures.get(f"{key}_high")
+    share = 0 <= value <= 1
+    interval = band = bar = ""
+    if low is not None and high is not None:
+        words = f"{100 * low:.1f} – {percent(high)}" if share else f"{number(low)} – {number(high)}"
+        interval = f'<p class="interval">{words}</p>'
+        band = f'<i style="left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%"></i>'
+    if share:
+        bar = f'<div class="gauge" aria-hidden="true"><b style="width:{100 * value:.2f}%"></b>{band}</div>'
+    return (
+        f'<div class="figure{" first" if first else ""}"><h3>{escape(name)}</h3>'
+        f'<p class="value">{percent(value) if share else number(value)}</p>{interval}{bar}'
+        f'<p class="meaning">{escape(meaning)}</p></div>'
+    )
+
+
+def _training(content: ReportContent) -> str:
+    rows = [row for row in content.curves if _value(row, "epoch") is not None]
+    if not rows:
+        return ""
+    x = [float(row["epoch"]) for row in rows]
+    keys = {key for row in rows for key in row if _value(row, key) is not None}
+    mark = x.index(content.best_epoch) if content.best_epoch in x else None
+
+    def lines(*names: tuple[str, str, bool]) -> list[Series]:
+        return [Series(name, [_value(row, key) for row in rows], plain) for key, name, plain in names if key in keys]
+
+    scores = [
+        (f"{split}_{key}", f"{word} {name}", split == "train")
+        for key, name in SCORES.items()
+        for split, word in (("train", "training"), ("val", "validation"))
+    ]
+    small = (330, 190)
+    charts = [
+        line_chart("Loss", x, lines(("train_loss", "training", True), ("val_loss", "validation", False)), mark=mark),
+        line_chart("Accuracy" if "val_top1" in keys else "Score", x, lines(*scores), percent, mark=mark),
+    ]
+    others = [
+        line_chart("Learning rate", x, lines(("lr", "", False)), mark=mark, size=small),
+        line_chart("Speed", x, lines(("images_per_second", "images/s", False)), mark=mark, size=small),
+        line_chart("Waiting for data", x, lines(("data_wait", "", False)), percent, mark=mark, size=small),
+    ]
+    kept = "" if mark is None else f" The fine upright line is epoch {x[mark]:g}, whose weights were kept."
+    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key in keys]
+    cells = [[number(_value(row, key)) for key in columns] for row in rows]
+    table = _table("Every epoch", [_column(key) for key in columns], cells, numeric=range(len(columns)))
+    return (
+        f'<p class="note">Point at a chart, or use the arrow keys, to read an epoch.{kept}</p>'
+        f'<div class="charts two">{"".join(charts)}</div><div class="charts three">{"".join(others)}</div>'
+        f"<details><summary>The same as a table</summary>{table}</details>"
+    )
+
+
+def _class_table(content: ReportContent) -> str:
+    if not content.per_class:
+        return ""
+    columns = [key for key in ("support", "recall", "precision", "f1") if key in content.per_class]
+    columns += [key for key in content.per_class if key not in columns]
+    start = next((key for key in ("f1", "recall", "average_precision") if key in columns), columns[0])
+    values = np.asarray(content.per_class[start], dtype=float)
+    known = np.isfinite(values) & (np.asarray(content.per_class.get("support", values)) > 0)
+    order = np.argsort(np.where(known, values, np.inf), kind="stable")  # classes without an image come last
+    taken = content.confusion is not None
+    head = '<th scope="col"><button type="button">Class</button></th>'
+    for key in columns:
+        sort = ' aria-sort="ascending"' if key == start else ""
+        head += f'<th scope="col" class="num"{sort}><button type="button">{escape(_column(key))}</button></th>'
+    head += '<th scope="col"><button type="button">Most often taken for</button></th>' if taken else ""
+    few = f" {number(MOST_CLASSES)} of {number(len(order))} classes, the worst" if len(order) > MOST_CLASSES else ""
+    rows = []
+    for c in order[:MOST_CLASSES]:
+        cells = f'<th scope="row">{_name(content.classes[c])}</th>'
+        for key in columns:
+            value = float(content.per_class[key][c])
+            if key == "support":
+                cells += f'<td class="num" data-v="{value:g}">{number(value)}</td>'
+            elif math.isfinite(value):
+                cells += f'<td class="num bar" data-v="{value:.6f}" style="--v:{value:.3f}">{percent(value)}</td>'
+            else:
+                cells += '<td class="num" data-v="">–</td>'
+        if taken:
+            other = taken_for(content.confusion, int(c))
+            if other is None:
+                cells += '<td data-v="0"></td>'
+            else:
+                words = f'{_name(content.classes[other[0]])} <span class="muted">×{other[1]}</span>'
+                cells += f'<td data-v="{other[1]}">{words}</td>'
+        rows.append(f"<tr>{cells}</tr>")
+    return (
+        f'<p class="note">The weakest{few} first; a heading sorts by its column. Recall: how many of the class were '
+        "found. Precision: how many said to be of the class are.</p>"
+        '<p class="filter"><label>Find a class <input type="search" autocomplete="off" spellcheck="false"></label> '
+        f'<span class="muted" aria-live="polite">{len(rows)} classes</span></p>'
+        '<div class="scroll tall" tabindex="0" role="region" aria-label="Table of classes"><table class="classes" '
+        f"data-sortable><caption>Every class</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        "</table></div>"
+    )
+
+
+def _confusion(content: ReportContent) -> str:
+    matrix = content.confusion
+    if matrix is None or not np.sum(matrix):
+        return ""
+    matrix = np.asarray(matrix)
+    wrong = without_diagonal(matrix)
+    flat = np.argsort(-wrong, axis=None, kind="stable")[:15]
+    pairs = [(*divmod(int(i), len(matrix)), int(wrong.flat[i])) for i in flat if wrong.flat[i] > 0]
+    rows = [
+        [_name(content.classes[r]), _name(content.classes[c]), str(n), percent(n / matrix[r].sum())]
+        for r, c, n in pairs
+    ]
+    heads = ["Labelled", "Predicted", "Images", "Of the class"]
+    listed = "<p>None: no image was mistaken.</p>"
+    if rows:
+        listed = _table("The most frequent confusions", heads, rows, numeric=(2, 3))
+    merged = math.ceil(len(matrix) / LARGEST_DRAWN)
+    summed = " Only mistakes are coloured." if len(matrix) > LARGEST_NAMED else ""
+    summed += f" Each cell sums {merged} × {merged} classes, in their order." if merged > 1 else ""
+    return (
+        '<p class="note">A row is the label, a column what the model said; the stronger the colour, the larger the '
+        f"share of the row.{summed} Point at a cell, or use the arrow keys, to read it.</p>"
+        f"{heat_map(matrix, content.classes)}<h3>The most frequent confusions</h3>{listed}"
+    )
+
+
+def _calibration(content: ReportContent) -> str:
+    table = content.reliability
+    if table is None or not np.sum(table["count"]):
+        return ""
+    unit = "labels" if content.multi_label else "images"
+    rows = [
+        [f"{percent(b / len(table['count']), 0)} – {percent((b + 1) / len(table['count']), 0)}",
+         percent(table["confidence"][b]), percent(table["accuracy"][b]), str(int(table["count"][b]))]
+        for b in range(len(table["count"])) if table["count"][b]
+    ]  # fmt: skip
+    words = _table("Calibration by bin", ["Bin", "Claimed", "Right", unit.capitalize()], rows, numeric=(1, 2, 3))
+    error = content.figures.get("ece")
+    sentence = "" if error is None else f" The average distance is the calibration error, {percent(error)}."
+    return (
+        f'<div class="side"><div>{reliability_chart(dict(table))}</div><div><p>Of the {unit} that the model is '
+        f"90{THIN}% sure of, it should get 90{THIN}% right: then a bar reaches the dashed diagonal. Above it the "
+        f"model is better than it claims, below it is worse.{sentence}</p>"
+        f"<p>Few {unit} in a bin tell little: the fine upright line is its 95{THIN}% interval, and the row beneath "
+        f"says how many there are.</p>"
+        f"<details><summary>The same as a table</summary>{words}</details></div></div>"
+    )
+
+
+def _mistakes(content: ReportContent) -> str:
+    if not content.mistakes:
+        return ""
+    return (
+        '<p class="note">Wrong, and sure of it. These are worth a look first: some may be wrong labels rather than '
+        f"wrong predictions.</p>{_gallery(content.mistakes)}"
+    )
+
+
+def _hardest(content: ReportContent) -> str:
+    if not content.hardest:
+        return ""
+    what = (
+        "The labels that got the lowest probability" if content.multi_label else "The lowest probability of the label"
+    )
+    also = ", without the images above" if content.mistakes else ""
+    gallery = _gallery(content.hardest, "gave" if content.multi_label else "said")
+    return f'<p class="note">{what}{also}.</p>{gallery}'
+
+
+def _gallery(pictures: Sequence[Picture], verb: str = "said") -> str:
+    cards = "".join(_card(picture, verb) for picture in pictures[:MOST_PICTURES])
+    return f'<ul class="gallery">{cards}</ul>'
+
+
+def _card(picture: Picture, verb: str) -> str:
+    safe = picture.image.startswith("data:image/")
+    pixels = ' class="pixels"' if picture.image.startswith("data:image/png") else ""
+    words = f"{verb} {picture.predicted}, label {picture.true}"
+    image = f'<img src="{escape(picture.image)}" alt="{escape(words)}"{pixels} loading="lazy">' if safe else ""
+    true = "" if picture.true_probability is None else f" <span>{percent(picture.true_probability)}</span>"
+    name = escape(picture.name).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    file = f'<p class="file">{name}</p>' if name else ""
+    return (
+        f'<li><div class="frame">{image}</div><dl><div class="said"><dt>{verb}</dt> <dd>{_name(picture.predicted)} '
+        f"<span>{percent(picture.probability)}</span></dd></div>"
+        f"<div><dt>label</dt> <dd>{_name(picture.true)}{true}</dd></div></dl>{file}</li>"
+    )
+
+
+def _problems(content: ReportContent) -> str:
+    found = content.problems
+    parts = [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in found.notes)}</ul>"] if found.notes else []
+    for groups, title, words in (
+        (found.leaked, "In more than one split", "The same picture is among the training and the test images."),
+        (found.duplicates, "Twice in one split", "The same picture counts more than once."),
+    ):
+        if groups:
+            rows = [["<br>".join(escape(name) for name in group)] for group in groups[:MOST_ROWS]]
+            parts.append(_folded(title, len(groups), f"<p>{words}</p>{_table(title, ['Files'], rows)}"))
+    if found.unreadable:
+        rows = [[escape(name), escape(reason)] for name, reason in found.unreadable[:MOST_ROWS]]
+        parts.append(_folded("Not readable", len(found.unreadable), _table("Not readable", ["File", "Reason"], rows)))
+    return "".join(parts)
+
+
+def _folded(title: str, count: int, inside: str) -> str:
+    more = f'<p class="muted">… and {number(count - MOST_ROWS)} more.</p>' if count > MOST_ROWS else ""
+    opened = " open" if count <= 12 else ""
+    head = f'<summary>{title} <span class="muted">{number(count)}</span></summary>'
+    return f"<details{opened}>{head}{inside}{more}</details>"
+
+
+def _recipe(content: ReportContent) -> str:
+    rows = [[f"<code>{escape(name)}</code>", escape(value), escape(why)] for name, value, why in content.recipe]
+    return _table("The options of this run", ["Option", "Value", "Why"], rows) if rows else ""
+
+
+def _reproduce(content: ReportContent) -> str:
+    parts = []
+    if content.command:
+        parts.append(
+            f'<div class="command"><pre tabindex="0"><code>{escape(content.command)}</code></pre>'
+            '<button type="button" data-copy>Copy</button></div>'
+        )
+    if content.versions:
+        pairs = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in content.versions.items())
+        parts.append(f'<dl class="versions">{pairs}</dl>')
+    return "".join(parts)
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
+    """Cells are HTML already."""
+    kind = ["num" if i in numeric else "path" if head.startswith("File") else "" for i, head in enumerate(heads)]
+    head = "".join(f'<th scope="col" class="{k}">{escape(name)}</th>' for k, name in zip(kind, heads, strict=True))
+    body = ""
+    for row in rows:
+        cells = "".join(f'<td class="{k}">{cell}</td>' for k, cell in zip(kind, row, strict=True))
+        body += f"<tr>{cells}</tr>"
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _name(text: str) -> str:
+    """A name from outside, kept from turning the direction of the sentence around it."""
+    return f"<bdi>{escape(text)}</bdi>"
+
+
+def _column(key: str) -> str:
+    return COLUMNS.get(key, key.replace("_", " ").capitalize())
+
+
+def _value(row: Mapping[str, Any], key: str) -> float | None:
+    value = row.get(key)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The end of a run: figures with their intervals, what was found in the data, and the report."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vitrail.data.samples import Sample, TarMember
+from vitrail.errors import VitrailError
+from vitrail.tasks import metrics
+from vitrail.tasks.classify import Classify, class_counts
+from vitrail.tasks.report import (
+    DataProblems,
+    Picture,
+    confident_mistakes,
+    hardest_images,
+    thumbnail,
+)
+from vitrail.train.record import command_line, versions
+
+__all__ = ["classification_content", "command_line", "data_problems", "figures_of", "versions"]
+
+READ = 2**32  # bytes that looking for duplicates may read; beyond, it is `vitrail data inspect`'s affair
+
+
+def data_problems(
+    samples: dict[str, list[Sample]], classes: list[str], unreadable: dict[str, str], notes: list[str]
+) -> DataProblems:
+    """What is wrong with the data, as far as training sees it."""
+    notes = list(notes)
+    counts = class_counts([sample.labels for sample in samples["train"]], len(classes))
+    most, least = int(counts.max()), int(counts.min())
+    if least and most >= 3 * least:
+        notes.append(
+            f"The largest class has {most:,} training images, the smallest ({classes[counts.argmin()]}) {least:,}: "
+            "see --balance weights or sampling."
+        )
+    within, across = duplicates(samples)
+    return DataProblems(list(unreadable.items()), within, across, notes)
+
+
+def duplicates(samples: dict[str, list[Sample]]) -> tuple[list[list[str]], list[list[str]]]:
+    """Files with the very same bytes: within a split, and across splits. Only those of the same size are read."""
+    sizes: dict[int, list[tuple[str, Sample]]] = defaultdict(list)
+    for split, members in samples.items():
+        for sample in members:
+            if size := _size(sample):
+                sizes[size].append((split, sample))
+    alike = {size: group for size, group in sizes.items() if len(group) > 1}
+    if sum(size * len(group) for size, group in alike.items()) > READ:
+        return [], []
+    within: list[list[str]] = []
+    across: list[list[str]] = []
+    for group in (same for candidates in alike.values() for same in _same_bytes(candidates)):
+        names = [sample.name for _, sample in group]
+        (across if len({split for split, _ in group}) > 1 else within).append(names)
+    return within, across
+
+
+def _size(sample: Sample) -> int:
+    """In bytes; 0 where there are none to speak of."""
+    if isinstance(sample.where, TarMember):
+        return sample.where.size
+    try:
+        return sample.where.stat().st_size if isinstance(sample.where, Path) else 0
+    except OSError:
+        return 0
+
+
+def _same_bytes(candidates: list[tuple[str, Sample]]) -> Iterator[list[tuple[str, Sample]]]:
+    groups: dict[bytes, list[tuple[str, Sample]]] = defaultdict(list)
+    for split, sample in candidates:
+        try:
+            opened = sample.open()
+            content = opened.read_bytes() if isinstance(opened, Path) else opened
+        except (VitrailError, OSError):
+            continue
+        groups[hashlib.blake2b(content, digest_size=16).digest()].append((split, sample))  # type: ignore[arg-type]
+    return (group for group in groups.values() if len(group) > 1)
+
+
+def figures_of(task: Classify, logits: Tensor, targets: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
+    """All figures with intervals; for several labels per image also the thresholds, chosen on these very images."""
+    chances, truth = task.probabilities(logits).numpy().astype(np.float64), targets.numpy()
+    if not task.multi_label:
+        return metrics.classification_figures(chances, truth.argmax(axis=1), task.classes), {}
+    thresholds = metrics.best_thresholds(chances, truth > 0.5)
+    figures = metrics.multi_label_figures(chances, truth > 0.5, task.classes, thresholds)
+    return figures, {"thresholds": [float(t) for t in thresholds]}
+
+
+def classification_content(
+    task: Classify, logits: Tensor, targets: Tensor, samples: list[Sample], thresholds: list[float] | None
+) -> dict[str, Any]:
+    """The parts of a report that come from the model's answers about these images."""
+    chances, truth = task.probabilities(logits).numpy().astype(np.float64), targets.numpy()
+    if task.multi_label:
+        labels: Any = truth > 0.5
+        table = metrics.multi_label_per_class(chances, labels, np.array(thresholds) if thresholds else 0.5)
+        parts: dict[str, Any] = {"per_class": table, "multi_label": True}
+    else:
+        labels, said = truth.argmax(axis=1), chances.argmax(axis=1)
+        count = len(task.classes)
+        parts = {
+            "per_class": metrics.per_class(said, labels, count),
+            "confusion": metrics.confusion(said, labels, count),
+            "reliability": metrics.reliability(chances, labels),
+        }
+    mistakes = confident_mistakes(chances, labels, task.classes)
+    hardest = hardest_images(chances, labels, task.classes, excluding=[picture.index for picture in mistakes])
+    for picture in [*mistakes, *hardest]:
+        _illustrate(picture, samples)
+    return {**parts, "mistakes": mistakes, "hardest": hardest}
+
+
+def _illustrate(picture: Picture, samples: list[Sample]) -> None:
+    sample = samples[picture.index]
+    picture.name = sample.name
+    try:
+        picture.image = thumbnail(sample.decode(at_least=(160, 160)))
+    except VitrailError:
+        return

@@ -1,0 +1,362 @@
+"""The loop: steps, epochs, validation, what is kept. Short enough to read.
+
+A step is keyed by (seed, epoch, step): which images, how each is changed, what dropout draws. So a run that was
+stopped continues exactly, and the number of processes changes neither the order nor the images.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.data.augment import Augmenter
+from vitrail.data.loader import epoch_order
+from vitrail.data.mix import draw, mix
+from vitrail.errors import VitrailError
+from vitrail.tasks.classify import Classify
+from vitrail.train.distributed import Processes
+from vitrail.train.images import Images
+from vitrail.train.leave import Interrupted, Leave, Stopped
+from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates
+from vitrail.train.precision import autocast
+from vitrail.train.state import save_state, seed_step
+
+SAVE_EVERY = 600.0  # seconds between saved states inside a long epoch
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers that the loop runs on; `train.plan` chooses them."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float = 0.0
+    layer_decay: float = 1.0
+    warmup: float = 0.0  # epochs
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    ema: float = 0.0
+    clip: float = 0.0
+    seed: int = 0
+    micro_batch: int | None = None  # None: all of a process's share of a batch at once
+    compile: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass
+class Progress:
+    """What a view shows while an epoch runs."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float | None  # mean over the epoch so far
+    images_per_second: float
+    data_wait: float  # share of the time spent waiting for data
+    seconds_left: float
+    score: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Classify,
+        train: Images,
+        augmenter: Augmenter,
+        settings: Settings,
+        processes: Processes,
+        validate: Callable[[nn.Module], dict[str, float]] | None = None,
+        folder: Path | None = None,
+        show: Callable[[Progress], None] | None = None,
+        note: Callable[[str], None] = print,
+        validated: int = 0,  # images that `validate` looks at
+    ):
+        self.model, self.task, self.train, self.augmenter, self.settings = model, task, train, augmenter, settings
+        self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
+        self.device, self.validated = processes.device, validated
+        groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999), fused=True)
+        self.batch_size = min(settings.batch_size, len(train.numbers))
+        if self.batch_size < processes.count:
+            raise VitrailError(
+                f"Each of {processes.count} processes needs an image in every batch of {self.batch_size}: use a larger "
+                "--batch-size, or fewer processes."
+            )
+        self.steps = len(train.numbers) // self.batch_size  # per epoch; the incomplete last batch is left out
+        self.micro_batch = settings.micro_batch or self.batch_size
+        self.parallel: DistributedDataParallel | None = None
+        if processes.count > 1:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            self.parallel = DistributedDataParallel(model, device_ids=ids)
+        # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
+        self.net: Any = torch.compile(self.parallel or model) if settings.compile else self.parallel or model
+        self.average = RunningAverage(model, settings.ema) if settings.ema else None
+        self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {}
+        self.leave = Leave(alone=processes.count == 1)
+        self._saved = time.monotonic()
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    def run(self, after_epoch: Callable[[dict[str, Any], bool], None] | None = None) -> None:
+        """Trains from where the state stands to the end. `after_epoch(row, is_best)` runs with the averaged weights in
+        the model, so that it can save them."""
+        with self.leave:
+            while self.epoch < self.settings.epochs:
+                self._train_epoch()
+                self._check_weights()
+                row = self._close_epoch()
+                try:
+                    with self.averaged():
+                        row |= self._validate()
+                        is_best = self._is_best(row)
+                        if is_best:
+                            self.best = row
+                        if after_epoch is not None:
+                            after_epoch(row, is_best)
+                except Interrupted:
+                    self.save()
+                    raise Stopped(f"Stopped before validating epoch {self.epoch + 1}; all is saved.") from None
+                self.history.append(row)
+                self.epoch, self.step = self.epoch + 1, 0
+                self.sums = dict.fromkeys(self.sums, 0.0)
+                self.save()
+
+    def _train_epoch(self) -> None:
+        order = epoch_order(self.train.numbers, self.settings.seed, self.epoch, self.train.weights)
+        size = self.batch_size
+        mine = [self.processes.share(order[s * size : (s + 1) * size]) for s in range(self.step, self.steps)]
+        self.model.train()
+        late: _Late | None = None
+        started = shown = time.monotonic()
+        spent, waited = self.sums["time"], self.sums["wait"]
+        stop = False
+        with closing(self.train.loader.batches(mine)) as batches:
+            for _ in mine:
+                asked = time.monotonic()
+                numbers, images = next(batches)
+                waited += time.monotonic() - asked
+                done = self._step(images, numbers)
+                # Read one step late, so that the device is never waited for; never more, so that `waited` is true.
+                stop, save = self._count(late) if late else (False, False)
+                late = done
+                self.step += 1
+                now = time.monotonic()
+                self.sums["time"], self.sums["wait"] = spent + now - started, waited
+                if self.show and (now - shown > 0.5 or self.step == self.steps):
+                    shown = now
+                    self.show(self._progress())
+                if stop or save:
+                    self._count(late)
+                    late = None
+                    self.save()
+                if stop:
+                    break
+        if late:
+            stop, _ = self._count(late)
+            if stop:
+                self.save()
+        if stop:
+            raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
+
+    def _step(self, images: Any, numbers: np.ndarray) -> "_Late":
+        """One update; gives the sum of the losses of all images, and the norm of the gradient."""
+        settings = self.settings
+        seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
+        pixels = self.augmenter(images, numbers, self.epoch, self.device)
+        targets = self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
+        if settings.mixup or settings.cutmix:
+            drawn = draw(settings.seed, self.epoch, self.step)
+            pixels, targets = mix(pixels, targets, settings.mixup, settings.cutmix, drawn)
+        done = self.epoch * self.steps + self.step
+        factor = rate_factor(done, settings.epochs * self.steps, round(settings.warmup * self.steps))
+        set_rates(self.optimizer, settings.lr * factor)
+        loss = self._gradients(pixels, targets)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        norm = nn.utils.clip_grad_norm_(trainable, settings.clip or float("inf"))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model)
+        # Along with the loss the processes agree on when to leave and when to save, so that all do it at one step.
+        save = self.processes.first and time.monotonic() - self._saved > SAVE_EVERY
+        wishes = torch.tensor([self.leave.asked, save], dtype=torch.float32).to(self.device, non_blocking=True)
+        return _Late(self.processes.total(torch.cat([torch.stack([loss, norm.float()]), wishes])), self.step + 1)
+
+    def _gradients(self, pixels: Tensor, targets: Tensor) -> Tensor:
+        """Of the mean loss over the global batch, accumulated over micro-batches that are halved if memory runs out."""
+        while True:
+            try:
+                return self._accumulate(pixels, targets)
+            except torch.OutOfMemoryError:
+                size = min(self.micro_batch, len(pixels))
+                if self.parallel:  # the others may be half-way through exchanging gradients
+                    raise VitrailError(
+                        f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
+                    ) from None
+                if size == 1:
+                    raise VitrailError(
+                        "Out of memory with a single image per forward pass: use a smaller --image-size or --model."
+                    ) from None
+            self.optimizer.zero_grad(set_to_none=True)
+            self.micro_batch = (size + 1) // 2
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.note(
+                f"  Out of memory: {self.micro_batch} images per forward pass from here on; the batch stays "
+                f"{self.batch_size}."
+            )
+
+    def _accumulate(self, pixels: Tensor, targets: Tensor) -> Tensor:
+        """The sum of this process's losses."""
+        loss = torch.zeros((), device=self.device)
+        parts = [*zip(pixels.split(self.micro_batch), targets.split(self.micro_batch), strict=True)]
+        for i, (x, y) in enumerate(parts, 1):
+            with self.parallel.no_sync() if self.parallel and i < len(parts) else nullcontext():
+                with autocast(self.device, self.settings.dtype):
+                    logits = self.net(x)
+                each = self.task.loss(logits, y)
+                # DDP takes the mean over processes of gradients that are each a part of one sum.
+                (each.sum() * (self.processes.count / self.batch_size)).backward()
+            loss += each.detach().sum()
+        return loss
+
+    def _count(self, late: "_Late") -> tuple[bool, bool]:
+        """Adds a step's loss to the epoch's; one that is no number ends the run. Gives (stop, save)."""
+        loss, norm, stop, save = late.values()
+        for name, value in (("loss", loss), ("gradient", norm)):
+            if not isfinite(value):
+                raise self._ruined(f"The {name} became {value} at step {late.step} of epoch {self.epoch + 1}")
+        self.sums["loss"] += loss
+        return stop > 0, save > 0
+
+    def _validate(self) -> dict[str, float]:
+        if self.validate is None:
+            return {}
+        with self.leave.at_once():
+            figures = self.validate(self.model)
+        if not isfinite(figures["loss"]):
+            raise self._ruined(f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}")
+        return {f"val_{name}": value for name, value in figures.items()}
+
+    def _is_best(self, row: dict[str, Any]) -> bool:
+        """The last epoch, unless an earlier one validated better by more than a standard error: with a falling learning
+        rate and averaged weights later is better, and the highest of many noisy figures is mostly the luckiest. The
+        linear classifier of epoch 0 has to be matched in full."""
+        name = f"val_{self.task.figure}"
+        if name not in row or not self.best:
+            return True
+        first = max((_figure(r, name) for r in self.history if r["epoch"] == 0), default=0.0)
+        tuned = max((_figure(r, name) for r in self.history if r["epoch"]), default=0.0)
+        return _figure(row, name) >= max(first, tuned - self._standard_error(tuned))
+
+    def _standard_error(self, share: float) -> float:
+        return (share * (1 - share) / max(1, self.validated)) ** 0.5
+
+    def _close_epoch(self) -> dict[str, Any]:
+        images = self.steps * self.batch_size
+        return {
+            "epoch": self.epoch + 1,
+            "train_loss": self.sums["loss"] / images,
+            "lr": max(group["lr"] for group in self.optimizer.param_groups),
+            "images_per_second": images / max(self.sums["time"], 1e-9),
+            "data_wait": self.sums["wait"] / max(self.sums["time"], 1e-9),
+        }
+
+    def _progress(self) -> Progress:
+        spent = max(self.sums["time"], 1e-9)
+        counted = (self.step - 1) * self.batch_size  # the last loss is not known yet
+        left = (self.settings.epochs - self.epoch) * self.steps - self.step
+        last = self.history[-1] if self.history else {}
+        return Progress(
+            self.epoch + 1, self.settings.epochs, self.step, self.steps,
+            self.sums["loss"] / counted if counted else None,
+            self.step * self.batch_size / spent, self.sums["wait"] / spent, left * spent / self.step,
+            {name: value for name, value in last.items() if name.startswith("val_")},
+        )  # fmt: skip
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The model with its averaged weights."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap(self.model)
+        try:
+            yield
+        finally:
+            self.average.swap(self.model)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
+            "epoch": self.epoch,
+            "step": self.step,
+            "sums": self.sums,
+            "history": self.history,
+            "best": self.best,
+            "micro_batch": self.micro_batch,
+            "validated": self.validated,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        for name in ("epoch", "step", "sums", "history", "best", "validated"):
+            setattr(self, name, state[name])
+        self.micro_batch = min(self.micro_batch, state["micro_batch"])
+
+    def save(self) -> None:
+        self._saved = time.monotonic()
+        self._check_weights()
+        if self.folder is not None and self.processes.first:
+            save_state(self.folder / "last.pt", self.state())
+
+    def _check_weights(self) -> None:
+        """Nothing is ever kept that is no number. A finite gradient can still lead there, at a rate beyond reason."""
+        kept = [*self.model.parameters(), *(self.average.average.values() if self.average else ())]
+        if not torch.stack([values.isfinite().all() for values in kept]).all():
+            raise self._ruined(f"The weights ceased to be finite in epoch {self.epoch + 1}, by step {self.step}")
+
+    def _ruined(self, what: str) -> VitrailError:
+        kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
+        return VitrailError(f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.")
+
+
+def _figure(row: dict[str, Any], name: str) -> float:
+    """0 where it can't be known, as the mean average precision of images without any label."""
+    return 0.0 if isnan(row[name]) else row[name]
+
+
+class _Late:
+    """Numbers on their way from the device, to be read when it has gone on to the next step."""
+
+    def __init__(self, values: Tensor, step: int):
+        self.step, self._values, self._arrived = step, values, None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def values(self) -> list[float]:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._values.tolist()

@@ -1,0 +1,101 @@
+"""AdamW's parameter groups, the learning rate at each step, and the running average of the weights."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def parameter_groups(
+    model: nn.Module, lr: float, weight_decay: float, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
+    """One group for each (depth, decayed or not), of what is trainable.
+
+    A parameter of block l of L (1 … L) learns at lr · layer_decay^(L − l); what comes before the blocks as a block 0
+    would, what comes after them at lr. Matrices decay; vectors, tokens and position tables do not.
+    """
+    depths, last = depths_of(model)
+    groups: dict[tuple[int, bool], list[Tensor]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[depths[name], decays(name, parameter)].append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": weight_decay if decayed else 0.0,
+            "scale": layer_decay ** (last - depth),  # relative to lr, for the schedule
+            "lr": lr * layer_decay ** (last - depth),
+        }
+        for (depth, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
+    """For each parameter 0 before the blocks, 1 … L in them, L after them, where the head learns as the last block
+    does; and L. A Swin's merging counts with the block before it."""
+    places: dict[int, int] = {}
+    blocks: Any = model.blocks
+    for depth, block in enumerate(blocks, 1):
+        places |= {id(parameter): depth for parameter in block.parameters()}
+    done = 0
+    for stage, merge in zip(getattr(model, "stages", ()), getattr(model, "merges", ()), strict=False):
+        done += len(stage)
+        places |= {id(parameter): done for parameter in merge.parameters()}
+    after = ("head", "norm.", "norm_pool", "pool_attention")
+    depths = {}
+    for name, parameter in model.named_parameters():
+        depths[name] = places.get(id(parameter), len(blocks) if name.startswith(after) else 0)
+    return depths, len(blocks)
+
+
+def decays(name: str, parameter: Tensor) -> bool:
+    tables = ("position", "token", "registers", "bias.table", "query", "scale")
+    return parameter.ndim > 1 and not any(part in name for part in tables)
+
+
+def rate_factor(step: int, steps: int, warmup: int, last: float = 0.01) -> float:
+    """Of the peak learning rate: linear from 0 over `warmup` steps, then a cosine down to `last`."""
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - 1 - warmup)
+    return last + (1 - last) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+def set_rates(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["scale"]
+
+
+class RunningAverage:
+    """EMA of the trainable weights: a ← d·a + (1 − d)·w after every step, with d = min(decay, (1 + t) / (10 + t)), so
+    that the first weights are soon forgotten."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay, self.updates = decay, 0
+        self.average = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        current: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        torch._foreach_lerp_([*self.average.values()], current, 1 - decay)
+
+    def swap(self, model: nn.Module) -> None:
+        """Exchanges the average and the model's weights; twice changes nothing."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    kept = parameter.detach().clone()
+                    parameter.copy_(self.average[name])
+                    self.average[name].copy_(kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.updates = state["updates"]
+        for name, value in self.average.items():
+            value.copy_(state["average"][name])

@@ -1,0 +1,112 @@
+"""What a recipe leaves open, decided by the data: every choice with its reason, to be printed before the run starts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitrail.data.augment import Policy
+from vitrail.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choices depend on."""
+
+    images: int  # to train on
+    classes: int
+    pretrained: bool
+    side: int  # of the images that the model sees
+
+
+def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
+    """The recipe with nothing left open, and for each choice made here the reason."""
+    chosen = _fine_tuning(facts) if facts.pretrained else _from_scratch(facts)
+    usual = chosen["batch_size"][0]
+    if chosen["lr"][0] is not None:
+        chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
+    values, why = {}, {}
+    for name, (value, reason) in chosen.items():
+        given = getattr(recipe, name)
+        if given is None or given == "auto":
+            values[name], why[name] = value, reason
+        else:
+            why[name] = "as asked"
+    full = replace(recipe, **values)
+    if full.warmup is not None and full.epochs is not None and full.warmup > full.epochs / 2:
+        full, why["warmup"] = replace(full, warmup=full.epochs / 2), "half of so short a run"
+    return full, why
+
+
+def scaled(lr: float, reason: str, batch: int, usual: int) -> tuple[float, str]:
+    """The square-root rule for Adam, for a batch other than the one that the rate was found with."""
+    if batch == usual:
+        return lr, reason
+    return float(f"{lr * (batch / usual) ** 0.5:.3g}"), f"{reason}, × √({batch}/{usual}) for this batch"
+
+
+def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
+    n = facts.images
+    epochs = _by(n, ((2_000, 30), (10_000, 20), (50_000, 12)), 8)
+    size = f"{n:,} images"
+    return {
+        "epochs": (epochs, size),
+        "batch_size": (min(max(8, n // 8), _by(n, ((4_000, 64), (20_000, 128)), 256)), size),
+        "lr": (None, ""),  # `fine_tuning_rate`, once the frozen features are known
+        "weight_decay": (0.05, "usual"),
+        "layer_decay": (0.75, "early layers are general already"),
+        "warmup": (1.0, "usual"),
+        "drop_path": (0.1 if n >= 1_000 else 0.0, size),
+        "augment": ("light" if n < 50_000 else "medium", size),
+        "flip": (0.5, "usual"),
+        "mixup": (0.0, "fine-tuning"),
+        "cutmix": (0.0, "fine-tuning"),
+        "label_smoothing": (0.1, "usual"),
+        "ema": (0.9998, "averages about the last tenth of the run"),
+        "val": (_by(n, ((1_000, 0.2), (20_000, 0.15)), 0.05), size),
+    }
+
+
+def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
+    n = facts.images
+    epochs = _by(n, ((20_000, 200), (200_000, 100)), 90)
+    size = f"from scratch, {n:,} images"
+    batch = min(max(8, n // 8), _by(n, ((10_000, 64), (100_000, 256)), 1024))
+    large = n >= 10_000
+    return {
+        "epochs": (epochs, size),
+        "batch_size": (batch, size),
+        "lr": (2e-3 if facts.side <= 16 else 1e-3, "from scratch"),
+        "weight_decay": (0.05, "usual"),
+        "layer_decay": (1.0, "from scratch all layers learn alike"),
+        "warmup": (min(5.0, epochs / 10), "usual"),
+        "drop_path": (0.1 if large else 0.05, size),
+        "augment": (_by(facts.side, ((17, "light"), (65, "medium")), "strong" if large else "medium"), size),
+        "flip": (0.5, "usual"),
+        "mixup": (0.8 if large else 0.0 if facts.side <= 16 else 0.2, size),
+        "cutmix": (1.0 if large else 0.0, size),
+        "label_smoothing": (0.1, "usual"),
+        "ema": (0.9998, "averages about the last tenth of the run"),
+        "val": (_by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
+    }
+
+
+def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
+    """The augmentation by its name; where an image has few pixels, a crop leaves most of them."""
+    policy = Policy.named(recipe.augment)
+    if policy.scale is None:
+        return policy
+    if recipe.flip is not None:
+        policy = replace(policy, flip=recipe.flip)
+    return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85)) if max(size) <= 16 else policy
+
+
+def _by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:
+    """The value of the first step that n is below."""
+    return next((value for limit, value in steps if n < limit), beyond)
+
+
+def fine_tuning_rate(score: float, batch: int) -> tuple[float, str]:
+    """By how well frozen features do already: what is nearly right needs a light hand, what is not has to move."""
+    lr = 1e-4 if score >= 0.95 else 3e-4
+    lr, reason = scaled(lr, f"frozen features reach {score:.1%}", batch, 64)
+    return lr, reason

@@ -1,0 +1,49 @@
+"""Which numbers to compute with. Some virtual machines announce instructions that kill whoever uses them, so bf16 on a
+CPU is tried in a child process first."""
+
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from vitrail.errors import VitrailError
+
+TRIAL = """
+import torch
+a = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+(torch.nn.functional.linear(a, a).float().sum()).backward()
+with torch.autocast("cpu", torch.bfloat16):
+    torch.nn.Linear(192, 576)(torch.randn(4, 197, 192))
+"""
+
+
+def choose_precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
+    """The dtype of matrix products, and why."""
+    if device.type == "cuda":
+        if wanted == "fp32":
+            return torch.float32, "asked for"
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return torch.bfloat16, "this GPU has it" if wanted == "auto" else "asked for"
+        if wanted == "bf16":
+            raise VitrailError("This GPU has no bf16: leave --precision out, or use fp32.")
+        return torch.float32, "this GPU has no bf16"
+    if wanted != "bf16":
+        return torch.float32, "on a CPU" if wanted == "auto" else "asked for"
+    code = survives_bf16()
+    if code:
+        raise VitrailError(
+            f"bf16 does not work on this processor: a trial in a child process ended with exit code {code}; use "
+            "--precision fp32 (or, if it announces AMX without having it, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)."
+        )
+    return torch.bfloat16, "asked for, and a trial in a child process went well"
+
+
+def survives_bf16() -> int:
+    """The exit code of a process that multiplies in bf16 on this CPU: 0, or how it died (132: illegal instruction)."""
+    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True)
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager:
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)

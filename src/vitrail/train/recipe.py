@@ -1,0 +1,148 @@
+"""What a run can be told: one dataclass is the Python API, the command line and the file kept with the run."""
+
+from dataclasses import asdict, dataclass, fields
+from os import PathLike, fspath
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from vitrail.errors import VitrailError, nearest
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of `train`. What is left out is chosen by the size of the data, printed, and saved with the run."""
+
+    model: str | None = None
+    """Architecture by name (`vitrail models`); by default that of the weights, or one that suits the data."""
+    weights: str = "auto"
+    """auto, none (from scratch), or a checkpoint, run folder, or hf://org/name to start from."""
+    task: Literal["classify"] = "classify"
+    """What is learned."""
+    tune: Literal["full", "head", "probe"] = "full"
+    """What may change: all of it, the head alone, or nothing (probe: logistic regression on frozen features)."""
+    epochs: int | None = None
+    """Passes over the training images."""
+    batch_size: int | None = None
+    """Images per step, over all processes and accumulated micro-batches."""
+    image_size: int | None = None
+    """Side of the images that the model sees; more than it was trained with is fine."""
+    fit: Literal["crop", "pad", "stretch"] | None = None
+    """How an image is brought to that size; by default as the weights had it, else crop."""
+    lr: float | None = None
+    """Peak learning rate (of the head and the last block, where layers differ)."""
+    weight_decay: float | None = None
+    """Decay of matrices; norms, biases, tokens and positions have none."""
+    layer_decay: float | None = None
+    """The learning rate of each block relative to the next one."""
+    warmup: float | None = None
+    """Epochs of rising learning rate before the cosine."""
+    drop_path: float | None = None
+    """Drop path of the last block; earlier blocks have less, linearly."""
+    augment: Literal["auto", "none", "light", "medium", "strong"] = "auto"
+    """How much training images are changed at random."""
+    flip: float | None = None
+    """Probability of a mirror image; set 0 where left and right matter, as with digits."""
+    mixup: float | None = None
+    """MixUp's alpha; 0 switches it off."""
+    cutmix: float | None = None
+    """CutMix's alpha; 0 switches it off."""
+    label_smoothing: float | None = None
+    """Certainty taken from the true class and spread over all."""
+    balance: Literal["none", "weights", "sampling"] = "none"
+    """For classes of unequal size: weigh their losses, or draw them equally often."""
+    ema: float | None = None
+    """Decay of the running average of the weights, which is what is kept; 0 switches it off."""
+    clip: float = 1.0
+    """Largest norm of a gradient; 0 switches it off."""
+    micro_batch: int | None = None
+    """Images per forward pass and process; the rest of a batch is accumulated. Halved when memory runs out."""
+    val: float | None = None
+    """Part of the training images to hold out for validation where the data has no val/ of its own."""
+    seed: int = 0
+    """Of the split, the order, the augmentation and the initial weights."""
+    out: Path | None = None
+    """Run folder; by default runs/NAME-OF-DATA."""
+    resume: bool = False
+    """Continue the run in --out exactly where it stopped."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on GPUs that have it, else fp32."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; auto: on a GPU, where the run is long enough to repay it."""
+    device: str | None = None
+    """cpu or cuda; the GPU where there is one."""
+    workers: int | None = None
+    """Threads that decode images; by default one per core."""
+    cache: Literal["auto", "memory", "disk", "off"] = "auto"
+    """Where decoded images are kept for later epochs; auto: by their size."""
+    wandb: bool = False
+    """Also log to Weights & Biases."""
+    mlflow: bool = False
+    """Also log to MLflow."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+# What may differ when a run is resumed: it changes nothing of the result.
+MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}
+
+
+def make_recipe(**options: Any) -> Recipe:
+    """From Python's arguments, with an error that names the nearest option."""
+    names = [field.name for field in fields(Recipe)]
+    for name in options:
+        if name not in names:
+            raise VitrailError(f"{name!r} is not an option of train.{nearest(name, names)}")
+    if options.get("weights", "") is None:
+        options["weights"] = "none"
+    elif isinstance(options.get("weights"), PathLike):  # a path, or a run
+        options["weights"] = fspath(options["weights"])
+    if options.get("out") is not None:
+        options["out"] = Path(options["out"]).expanduser()
+    return Recipe(**options)
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """JSON-able."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(recipe).items()}
+
+
+def from_dict(values: dict[str, Any]) -> Recipe:
+    known = {field.name for field in fields(Recipe)}
+    if unknown := sorted(values.keys() - known):
+        raise VitrailError(f"The run was made with options that this version does not know: {', '.join(unknown)}.")
+    out = values.get("out")
+    return Recipe(**{**values, "out": None if out is None else Path(out)})
+
+
+RANGES: dict[str, tuple[float, float | None]] = {
+    "epochs": (0, None), "batch_size": (1, None), "image_size": (1, None), "micro_batch": (1, None),
+    "workers": (0, None), "seed": (0, None), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
+    "warmup": (0, None), "drop_path": (0, 1), "flip": (0, 1), "mixup": (0, None), "cutmix": (0, None),
+    "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9),
+}  # fmt: skip
+
+
+def check(recipe: Recipe) -> None:
+    """Refuses what can't be meant, before anything is read or written. From Python, anything may have been given."""
+    for name, hint in get_type_hints(Recipe).items():
+        value, option = getattr(recipe, name), f"--{name.replace('_', '-')}"
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is None and type(None) in kinds:
+            continue
+        if choices := [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]:
+            if value not in choices:
+                hint = nearest(str(value), choices)
+                raise VitrailError(f"{option} {value} is not known: use {', '.join(choices)}.{hint}")
+        elif float in kinds or int in kinds:
+            whole = float not in kinds
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise VitrailError(f"{option} must be a {'whole ' if whole else ''}number, got {value!r}.")
+        elif not isinstance(value, tuple(kinds)):
+            raise VitrailError(f"{option} can't be {value!r}.")
+    for name, (low, high) in RANGES.items():
+        value = getattr(recipe, name)
+        if value is not None and not (value >= low and (high is None or value <= high)):
+            wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise VitrailError(f"--{name.replace('_', '-')} must be {wanted}, got {value}.")

@@ -1,0 +1,123 @@
+"""run.json: what a run is, written when it begins, so that it can be told, repeated, and continued."""
+
+import hashlib
+import json
+import platform
+import shlex
+import sys
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.samples import Sample
+from vitrail.errors import VitrailError
+from vitrail.models import Preprocessing, build
+from vitrail.train.recipe import MACHINE, Recipe, from_dict, to_dict
+from vitrail.train.start import Start
+from vitrail.train.state import write_text
+from vitrail.weights.checkpoint import settings_from_dict, settings_to_dict
+
+
+@dataclass
+class Record:
+    """Values that JSON can hold."""
+
+    data: str
+    given: dict[str, Any]  # the recipe as it was asked for
+    recipe: dict[str, Any]  # with nothing left open
+    why: dict[str, str]  # the reason of each choice
+    model: dict[str, Any]  # architecture, preprocessing, where its weights came from
+    samples: dict[str, str]  # split → digest of the pictures in it and their labels
+    unreadable: dict[str, str] = field(default_factory=dict)  # name → reason, of the pictures left out from the start
+    command: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / "run.json", json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+    def start(self) -> Start:
+        """The model that the run began with, but for its weights, which the saved state has."""
+        values = dict(self.model)
+        model = build(settings_from_dict(values.pop("settings")))
+        stored: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.pop("preprocessing").items()
+        }
+        pre = Preprocessing(**stored)
+        model.preprocessing = pre  # type: ignore[assignment]
+        return Start(model, pre, **values)
+
+
+def described(start: Start) -> dict[str, Any]:
+    """What `Record.start` reads back."""
+    settings = settings_to_dict(start.model.settings)  # type: ignore[arg-type]
+    return {
+        "name": start.name,
+        "pretrained": start.pretrained,
+        "why": start.why,
+        "settings": settings,
+        "preprocessing": asdict(start.preprocessing),
+    }
+
+
+def read_record(folder: Path) -> Record:
+    path = folder / "run.json"
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return Record(**{name: saved[name] for name in (field.name for field in fields(Record))})
+    except FileNotFoundError:
+        raise VitrailError(f"There is nothing to resume in {folder}: it holds no run.json.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VitrailError(f"{path} can't be read ({error}): start again without --resume.") from None
+
+
+def continued(record: Record, asked: Recipe) -> tuple[Recipe, Recipe]:
+    """The recipe of the run that is continued, as it was given and in full. What a machine does may change; what the
+    run is may not."""
+    given, wanted, default = from_dict(record.given), to_dict(asked), to_dict(Recipe())
+    for name, value in to_dict(given).items():
+        if name not in MACHINE and wanted[name] != default[name] and wanted[name] != value:
+            raise VitrailError(
+                f"The run in {asked.out} has {name} {value}; --resume continues it exactly, so leave "
+                f"--{name.replace('_', '-')} {wanted[name]} out, or start a new run."
+            )
+    changes = {name: getattr(asked, name) for name in MACHINE if wanted[name] != default[name]}
+    return replace(given, **changes), replace(from_dict(record.recipe), **changes)
+
+
+def digest(samples: list[Sample]) -> str:
+    """Of the names and labels, in order: what a number means in a saved state."""
+    text = json.dumps([[sample.name, sample.labels] for sample in samples])
+    return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def command_line() -> str:
+    """The command that a person typed; of a Python program, its name."""
+    program = Path(sys.argv[0])
+    name = "vitrail" if program.name in ("vitrail", "__main__.py") else str(program)
+    return shlex.join([name, *sys.argv[1:]])
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    import vitrail
+
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    return {
+        "vitrail": vitrail.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": _installed("torchvision"),  # without the seconds that it takes to import
+        "hardware": hardware,
+    }
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,147 @@
+"""`vitrail.train`: from DATA to a run folder."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.samples import Sample, Source, some
+from vitrail.data.sources import open_source
+from vitrail.data.split import divide
+from vitrail.errors import VitrailError
+from vitrail.train.distributed import Processes, processes
+from vitrail.train.job import Job
+from vitrail.train.log import check_packages
+from vitrail.train.plan import Facts, fill
+from vitrail.train.precision import choose_precision
+from vitrail.train.recipe import Recipe, make_recipe
+from vitrail.train.record import continued, digest, read_record
+from vitrail.train.start import start_model
+from vitrail.train.state import load_state, seed_step
+from vitrail.train.view import View
+
+
+@dataclass
+class Run:
+    """A finished run; `vitrail.load(run)` and `vitrail.evaluate(run, data)` take it as they take its folder."""
+
+    folder: Path
+    metrics: dict[str, Any] = field(default_factory=dict)  # of the weights that were kept, on the validation images
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+def train(data: str | Path | None = None, recipe: Recipe | None = None, **options: Any) -> Run:
+    """Trains on DATA and gives the run; `options` are the fields of `Recipe`, what the command line calls --epochs.
+
+    >>> run = vitrail.train("pets/images", weights="deit_tiny.safetensors", epochs=10)
+    """
+    recipe = recipe or make_recipe(**options)
+    check_packages(recipe.wandb, recipe.mlflow)
+    with processes(recipe.device) as group:
+        if recipe.resume:
+            return _resume(None if data is None else str(data), recipe, group)
+        if not data:
+            raise VitrailError("Name the data to train on: a folder of class folders, a table, shards, or a data set.")
+        return _train(str(data), recipe, group)
+
+
+def _train(data: str, recipe: Recipe, group: Processes) -> Run:
+    folder = group.of_first(run_folder(recipe, data))
+    source = open_source(data)
+    learnt = _learnt(source)
+    seed_step(recipe.seed, 0, 0, 0)  # the initial weights
+    start = start_model(
+        recipe.model, recipe.weights, source.classes, recipe.image_size, recipe.fit, typical_side(learnt),
+        group.device.type == "cuda",
+    )  # fmt: skip
+    facts = Facts(len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size))
+    full, why = fill(recipe, facts)
+    dtype, why["precision"] = choose_precision(recipe.precision, group.device)
+    samples = splits(source, full.val or 0.0, recipe.seed)
+    job = Job(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
+    return Run(folder, job.run())
+
+
+def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
+    """Goes on from the saved state; a run that was killed before there was one begins anew, in the same folder."""
+    folder = recipe.out
+    if folder is None:
+        raise VitrailError("--resume continues the run in --out: name its folder.")
+    record = read_record(folder)
+    given, full = continued(record, recipe)
+    data, state = data or record.data, load_state(folder / "last.pt")
+    if state is None:
+        return _train(data, given, group)
+    source = open_source(data)
+    samples = splits(source, full.val or 0.0, full.seed)
+    for split, before in record.samples.items():
+        if digest(samples[split]) != before:
+            raise VitrailError(
+                f"{data} has changed since the run in {folder} began ({split}: {before} then, "
+                f"{digest(samples[split])} now), so it can't be continued exactly: start a new run."
+            )
+    dtype, _ = choose_precision(full.precision, group.device)
+    job = Job(
+        data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
+        (record, state),
+    )  # fmt: skip
+    return Run(folder, job.run())
+
+
+def _learnt(source: Source) -> list[Sample]:
+    learnt = source.splits.get("train") or source.splits.get("all")
+    if not learnt:
+        raise VitrailError(f"{source.name} has no training images: put them into train/, or give class folders alone.")
+    return learnt
+
+
+def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]]:
+    """What to learn from and what to choose by: val/ where there is one, else a part of the training images; never
+    test/."""
+    learnt = _learnt(source)
+    if "val" in source.splits:
+        return {"train": learnt, "val": source.splits["val"]}
+    rest, part = divide(learnt, fraction, seed)
+    return {"train": rest, "val": part}
+
+
+def typical_side(samples: list[Sample]) -> int:
+    """The larger side of the median of a few pictures."""
+    sides = []
+    for sample in samples[:: max(1, len(samples) // 16)]:
+        try:
+            sides.append(max(sample.decode().size))
+        except VitrailError:
+            continue
+    if not sides:
+        raise VitrailError(f"None of these pictures can be read: {some(sample.name for sample in samples)}.")
+    return sorted(sides)[len(sides) // 2]
+
+
+def run_folder(recipe: Recipe, data: str) -> Path:
+    """--out, or runs/NAME, with a number where that exists. A folder with a run in it is never written over, and what
+    can't be written is said before an hour is spent on reading pictures."""
+    folder = recipe.out or _free_folder(data)
+    if (folder / "run.json").exists() and not recipe.resume:
+        raise VitrailError(
+            f"{folder} holds a run already: add --resume to continue it, or name another folder with --out."
+        )
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise VitrailError(f"The run folder {folder} can't be made: {there} is a file; name a folder with --out.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise VitrailError(f"The run folder {folder} can't be written: {there} allows it to others only; use --out.")
+    return folder
+
+
+def _free_folder(data: str) -> Path:
+    path = Path(data.rstrip("/")).expanduser()
+    words = [part for part in (path.resolve().parent.name, path.stem) if part not in ("", "/", ".")]
+    name = path.stem if path.stem not in ("images", "data", "train") else "-".join(words)
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "run"
+    number = 1
+    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return folder

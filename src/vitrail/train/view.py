@@ -1,0 +1,114 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines without one."""
+
+import sys
+import time
+from typing import Any
+
+import torch
+
+from vitrail.train.loop import Progress
+
+
+class View:
+    """Prints; `rich` draws the live line where there is a terminal. Silent in all processes but the first."""
+
+    def __init__(self, active: bool = True, every: float = 10.0):
+        self.active, self.every, self._last = active, every, time.monotonic()
+        self._live: Any = None
+        self._console: Any = None
+        if active and sys.stdout.isatty():
+            from rich.console import Console
+
+            self._console = Console(highlight=False)
+
+    def line(self, text: str = "") -> None:
+        if not self.active:
+            return
+        if self._console is not None:
+            self._console.print(text, markup=False)
+        else:
+            print(text, flush=True)
+
+    def table(self, rows: list[tuple[str, str, str]]) -> None:
+        """Name, value, reason."""
+        names, values = (max(len(row[i]) for row in rows) for i in (0, 1))
+        for name, value, reason in rows:
+            self.line(f"  {name:<{names}}  {value:>{values}}  {reason}".rstrip())
+
+    def progress(self, text: str, finished: bool = False) -> None:
+        """A line that replaces the one before on a terminal; elsewhere at most one every few seconds."""
+        if not self.active:
+            return
+        if self._console is None:
+            now = time.monotonic()
+            if now - self._last >= self.every and not finished:
+                self._last = now
+                print(text, flush=True)
+            return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+        from rich.text import Text
+
+        self._live.update(Text(text))
+        if finished:
+            self.settle()
+
+    def settle(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def reading(self, what: str) -> Any:
+        """A progress function (done, total) for work over files."""
+        start = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - start, 1e-9)
+            left = (total - done) / max(rate, 1e-9)
+            if done == total or not done % 32:
+                self.progress(
+                    f"  {what}: {done:,} of {total:,}, {rate:,.0f} images/s, {clock(left)} left", finished=done == total
+                )
+
+        return show
+
+    def step(self, now: Progress) -> None:
+        share = now.step / now.steps
+        bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
+        bar = f"{bar}  " if self._console is not None else ""
+        score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if name != "val_loss")
+        loss = "" if now.loss is None else f"  loss {now.loss:.3f}"
+        wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
+        self.progress(
+            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}{loss}{score}"
+            f"  {now.images_per_second:,.0f} images/s{wait}{memory()}  {clock(now.seconds_left)} left"
+        )
+
+    def epoch(self, row: dict[str, Any], epochs: int, is_best: bool) -> None:
+        self.settle()
+        score = "".join(
+            f"  {name.replace('_', ' ')} {value:.4f}" for name, value in row.items() if name.startswith("val_")
+        )
+        star = "  best so far" if is_best and score else ""
+        self.line(
+            f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f}{score}"
+            f"  {row['images_per_second']:,.0f} images/s{star}"
+        )
+
+
+def memory() -> str:
+    if not torch.cuda.is_initialized():
+        return ""
+    return f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+
+
+def clock(seconds: float) -> str:
+    seconds = int(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

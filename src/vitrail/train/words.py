@@ -1,0 +1,89 @@
+"""What a run says: its plan before it starts, a word of advice, and what came of it."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.data.samples import Sample, Source, plural
+from vitrail.data.store import DiskStore
+from vitrail.tasks.classify import Classify
+from vitrail.train.images import Images
+from vitrail.train.recipe import Recipe
+from vitrail.train.start import Start
+from vitrail.train.view import View, clock
+
+NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
+
+
+def show_plan(
+    view: View, data: str, source: Source, samples: dict[str, list[Sample]], start: Start, recipe: Recipe,
+    why: dict[str, str], device: torch.device, dtype: torch.dtype, folder: Path,
+) -> None:  # fmt: skip
+    """Everything that was asked for or chosen, with the reason."""
+    view.line(start.why)
+    train, val = len(samples["train"]), len(samples["val"])
+    view.line(
+        f"{data}: {plural(len(source.classes), 'class', 'classes')}, {plural(train, 'image')} to train on, "
+        + (f"{val:,} to validate on ({held_out(source)}, seed {recipe.seed})." if val else "none to validate on.")
+    )
+    for note in source.notes:
+        view.line(f"  note: {note}")
+    parameters = sum(p.numel() for p in start.model.parameters())
+    rows = [
+        ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
+        ("images", "×".join(map(str, start.preprocessing.size)), f"fit {start.preprocessing.fit}"),
+        ("device", str(device), f"{str(dtype).removeprefix('torch.')}: {why['precision']}"),
+    ]
+    if recipe.tune != "full":
+        rows.append(("tune", recipe.tune, "as asked"))
+    if recipe.tune != "probe" and recipe.epochs:
+        hidden = {"precision", "val"} | ({"flip"} if recipe.augment == "none" else set())
+        for name in [name for name in why if name not in hidden]:
+            value = getattr(recipe, name)
+            if value is None:
+                rows.append((name.replace("_", " "), "later", "follows from how well frozen features do"))
+            else:
+                rows.append(
+                    (name.replace("_", " "), f"{value:g}" if isinstance(value, float) else str(value), why[name])
+                )
+    view.table(rows)
+    view.line(f"  run folder: {folder}")
+
+
+def held_out(source: Source) -> str:
+    return "val/" if "val" in source.splits else "held out of the training images"
+
+
+def show_unreadable(view: View, bad: dict[str, str]) -> None:
+    if bad:
+        one = len(bad) == 1
+        view.line(
+            f"{plural(len(bad), 'picture')} can't be read and {'is' if one else 'are'} left out; the report lists "
+            f"{'it' if one else 'them'}. {next(iter(bad.values()))}"
+        )
+
+
+def advise(view: View, row: dict[str, Any], train: Images) -> None:
+    """When the device waits for data, one line says so."""
+    if row["epoch"] == 1 and row.get("data_wait", 0) > 0.25:
+        store = train.loader.pictures.store
+        what = "use --cache disk, or more --workers" if store is None else "use more --workers, or a faster disk"
+        if not isinstance(store, DiskStore | None):
+            what = "the images are in memory already, so the device is faster than this processor"
+        view.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
+
+
+def show_outcome(
+    view: View, task: Classify, figures: dict[str, Any], best: dict[str, Any], seconds: float, folder: Path
+) -> None:
+    view.line()
+    for name in (task.figure, "macro_f1"):
+        if name in figures:
+            low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+            interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
+            view.line(f"{NAMES[name]}: {figures[name]:.1%}{interval}, on {figures['n']:,} validation images")
+    where = f"epoch {best['epoch']}" if best["epoch"] else "the linear classifier on frozen features"
+    view.line(f"Kept: {where}, after {clock(seconds)} in all.")
+    view.line(f"Model:  {folder / 'model.safetensors'}")
+    view.line(f"Report: {folder / 'report.html'}")

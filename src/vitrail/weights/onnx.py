@@ -1,0 +1,97 @@
+"""A model in an ONNX file that `vitrail export` wrote, run by onnxruntime behind the interface of our models."""
+
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.models.checks import check_image
+from vitrail.weights.checkpoint import HEADER, read_header
+
+
+class OnnxModel(nn.Module):
+    """Images [B, C, H, W] to logits [B, classes]; `features` to the pooled vectors. It has no parameters: what needs
+    the inside of a model is refused in one sentence."""
+
+    def __init__(self, path: str | PathLike[str], device: str | torch.device | None = None):
+        super().__init__()
+        self.path = Path(path).expanduser()
+        self._session: Any = _open(self.path, device)
+        text = self._session.get_modelmeta().custom_metadata_map.get(HEADER)
+        if text is None:
+            raise VitrailError(
+                f"{path} was not written by `vitrail export`: it says nothing of its labels and preprocessing."
+            )
+        header = read_header(self.path, text)
+        self.settings, self.preprocessing = header.settings, header.preprocessing
+        self.labels, self.name, self.about = header.labels, header.name, header.about
+        self.outputs = [output.name for output in self._session.get_outputs()]
+        self.provider: str = self._session.get_providers()[0]
+        height, width = self._session.get_inputs()[0].shape[2:]
+        # (height, width) if the graph is for one size alone, as Swin's is.
+        self.fixed_size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(self.outputs[0], x)
+
+    def features(self, x: Tensor, layers: Iterable[int] = ()) -> dict[str, Tensor]:
+        """`pooled` [B, D], as in our models; the layers are inside the graph."""
+        if tuple(layers):
+            self._refuse("The layers")
+        if "features" not in self.outputs:
+            raise VitrailError(f"{self.path} gives no features to embed with; export the run again, or load the run.")
+        return {"pooled": self._run("features", x)}
+
+    def _run(self, output: str, x: Tensor) -> Tensor:
+        check_image(x, self.settings.channels, self.settings.patch_size)
+        size = (x.shape[2], x.shape[3])
+        if self.fixed_size and size != self.fixed_size:
+            height, width = self.fixed_size
+            raise VitrailError(
+                f"{self.path} takes images of {height}×{width} only, got {size[0]}×{size[1]}; export the run again"
+                f" with --image-size, or load the run itself."
+            )
+        pixels = x.detach().float().cpu().numpy()
+        try:
+            (values,) = self._session.run([output], {"images": pixels})
+        except Exception as error:  # onnxruntime has its own kinds
+            reason = " ".join(str(error).split())
+            raise VitrailError(f"{self.path} can't be run on images of {size[0]}×{size[1]}: {reason}") from None
+        return torch.from_numpy(values)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise VitrailError(f"{what} of {self.path} can't be had: an ONNX file is a closed graph; load the run itself.")
+
+    def modules(self, remove_duplicate: bool = True) -> Iterator[nn.Module]:
+        """What `capture` looks through for attention."""
+        self._refuse("The attention")
+
+    def state_dict(self, *_: Any, **__: Any) -> Any:
+        self._refuse("The weights")
+
+
+def _open(path: Path, device: str | torch.device | None) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise VitrailError(f"{path} is run with onnxruntime: pip install 'vitrail[onnx]'.") from None
+    if not path.is_file():
+        raise VitrailError(f"There is no file {path}.")
+    wanted = torch.device(device).type if device is not None else None
+    providers = ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers() and wanted in (None, "cuda"):
+        providers.insert(0, "CUDAExecutionProvider")
+    elif wanted not in (None, "cpu"):
+        raise VitrailError(f"This onnxruntime can't use the device {device}: use cpu, or install onnxruntime-gpu.")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # onnxruntime has its own kinds
+        reason = " ".join(str(error).split())
+        raise VitrailError(f"{path} can't be opened as an ONNX file: {reason}") from None

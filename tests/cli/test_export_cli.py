@@ -1,0 +1,80 @@
+"""`vitrail export`: what is printed, what is written, and that `--model file.onnx` serves the other verbs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+from PIL import Image
+
+import vitrail
+from tests.parity.peers import shake
+from vitrail.cli.embed import embed
+from vitrail.cli.export import export
+from vitrail.cli.predict import predict
+from vitrail.models import Preprocessing
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = shake(vitrail.create_model("vit_ti16", depth=1, num_classes=3, image_size=32))
+    labels = ["ant", "bee", "cat"]
+    vitrail.Predictor(model, Preprocessing(size=(32, 32)), labels, device="cpu").save("run/model.safetensors")
+    noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "photo.png")
+    return tmp_path
+
+
+def run(verb, *arguments):
+    return tyro.cli(verb, args=[*map(str, arguments)])
+
+
+def test_onnx_is_written_checked_and_serves_where_a_run_does(folder, capsys):
+    pytest.importorskip("onnxruntime")
+    assert not run(export, "run", "--to", "onnx", "--out", "shipped/small.onnx")
+    printed = capsys.readouterr().out
+    megabytes = float(re.search(r"^shipped/small\.onnx: ([\d.]+) MB, in [\d.]+ s$", printed, re.M)[1])
+    assert megabytes == pytest.approx(Path("shipped/small.onnx").stat().st_size / 1e6, abs=0.05)
+    assert float(re.search(r"Largest difference of the logits from the model's: (\S+)", printed)[1]) < 1e-5
+    for verb, out in ((predict, "--csv"), (embed, "--out")):
+        for model, name in (("run", "of_run"), ("shipped/small.onnx", "of_onnx")):
+            suffix = ".csv" if verb is predict else ".npz"
+            assert run(verb, "photo.png", "--model", model, out, name + suffix) == 0
+    assert Path("of_onnx.csv").read_text()[:40] == Path("of_run.csv").read_text()[:40]
+    with np.load("of_run.npz") as ours, np.load("of_onnx.npz") as theirs:
+        assert np.abs(ours["embeddings"] - theirs["embeddings"]).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [("timm", "model.timm.safetensors"), ("torchvision", "model.torchvision.pth"), ("hf", "model-hf")],
+)
+def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, capsys, to, name):
+    assert not run(export, "run", "--to", to)
+    printed = capsys.readouterr().out
+    assert f"run/{name}: 2.4 MB, in " in printed
+    assert "Largest difference of the logits from the model's: 0.0e+00" in printed
+    assert ("the labels and the preprocessing stay in the run" in printed) == (to != "hf")
+    assert sorted(p.name for p in Path("run").iterdir()) == sorted(["model.safetensors", name])
+    assert vitrail.load("run", device="cpu").labels == ["ant", "bee", "cat"]  # still its own bundle
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "vitrail export runs/pets --to onnx"),
+        (["nowhere.safetensors"], "There is no file nowhere.safetensors"),
+        (["run", "--out", "m.bin"], "The name of a file for onnx ends in .onnx; m.bin does not"),
+        (["run", "--to", "hf", "--out", "run"], "would overwrite the model itself"),
+        (["run", "--to", "timm", "--out", "run/model.safetensors"], "would overwrite the model itself"),
+        (["run", "--to", "timm", "--out", "photo.png/m.pth"], "could not be written"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_no_file(folder, arguments, sentence):
+    with pytest.raises(vitrail.VitrailError) as error:
+        run(export, *arguments)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(p.name for p in folder.rglob("*")) == ["model.safetensors", "photo.png", "run"]

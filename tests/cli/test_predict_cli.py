@@ -1,0 +1,180 @@
+"""`vitrail predict` as a person meets it: tables, skipped pictures, exit codes, sentences."""
+
+import csv
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import tyro
+from PIL import Image
+
+import vitrail
+from tests.parity.peers import shake
+from vitrail.cli import main
+from vitrail.cli.pictures import progress, writing
+from vitrail.cli.predict import predict
+from vitrail.models import Preprocessing
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    model = shake(vitrail.create_model("vit_ti16", depth=1, num_classes=3))
+    return vitrail.Predictor(model, Preprocessing(), ["ant", "bee", "猫"], "vit_ti16", device="cpu")
+
+
+@pytest.fixture
+def photo():
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (240, 300, 3), dtype=np.uint8))
+
+
+@pytest.fixture
+def folder(predictor, photo, tmp_path, monkeypatch):
+    """A run, and pictures of which two can't be used."""
+    monkeypatch.chdir(tmp_path)
+    predictor.save(tmp_path / "run" / "model.safetensors")
+    pictures = tmp_path / "pictures"
+    (pictures / ".thumbnails").mkdir(parents=True)
+    photo.save(pictures / "a.png")
+    photo.convert("L").save(pictures / "b.jpg")
+    photo.save(pictures / ".thumbnails" / "a.png")
+    (pictures / "broken.jpg").write_bytes(b"not a picture")
+    (pictures / "notes.txt").write_text("no picture at all")
+    Image.new("L", (1, 9000)).save(pictures / "line.png")
+    return tmp_path
+
+
+def run(*arguments):
+    return tyro.cli(predict, args=[*map(str, arguments)])
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_tables_are_written_and_the_pictures_that_had_to_be_skipped_are_named(folder, predictor, photo, capsys):
+    code = run("pictures", "--model", "run", "--top", 2, "--csv", "o.csv", "--json", "o.json", "--batch-size", 1)
+    printed = capsys.readouterr()
+    assert code == 1
+    assert "skipped: pictures/broken.jpg is not an image" in printed.err
+    assert "skipped: pictures/line.png" in printed.err
+    assert "2 of 4 pictures could not be read" in printed.err
+    rows = rows_of(folder / "o.csv")
+    assert list(rows[0]) == ["path", "label", "index", "probability"]
+    assert [row["path"] for row in rows] == ["pictures/a.png", "pictures/b.jpg"]
+    (best, *_) = predictor.predict(photo)[0]
+    assert (rows[0]["label"], rows[0]["index"]) == (best.label, str(best.index))
+    assert float(rows[0]["probability"]) == pytest.approx(best.probability, abs=1e-5)
+    content = json.loads((folder / "o.json").read_text(encoding="utf-8"))
+    assert [len(item["predictions"]) for item in content] == [2, 2]
+    assert printed.out.count("%") == 4
+    assert sorted(p.name for p in folder.iterdir()) == ["o.csv", "o.json", "pictures", "run"]
+
+
+def test_the_exit_code_tells_skipped_from_good_and_from_mistaken(folder, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line changes
+    codes = []
+    for arguments in (["pictures/a.png", "--model", "run"], ["pictures", "--model", "run"], ["pictures/a.png"]):
+        with pytest.raises(SystemExit) as end:
+            main(["predict", *arguments])
+        codes.append(end.value.code)
+    assert codes == [0, 1, 2]
+    process = [sys.executable, "-m", "vitrail", "predict", "pictures", "--model", "run", "--crops", "4"]
+    done = subprocess.run(process, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_views_and_fit_are_those_of_the_predictor(folder, photo, capsys):
+    options = ["--flip", "--crops", 5, "--fit", "pad", "--image-size", 96]
+    assert run("pictures/a.png", "--model", "run/model.safetensors", "--json", "o.json", *options) == 0
+    (found,) = json.loads((folder / "o.json").read_text(encoding="utf-8"))
+    expected = vitrail.load(folder / "run", image_size=96, fit="pad", device="cpu").predict(photo, flip=True, crops=5)
+    assert [p["probability"] for p in found["predictions"]] == pytest.approx([p.probability for p in expected[0]])
+
+
+def test_several_labels_share_a_row_and_may_be_none(predictor, folder, capsys):
+    for name, thresholds in (("some", [0.01, 1.0, 0.01]), ("none", [1.0] * 3)):
+        about = {"multi_label": True, "thresholds": thresholds}
+        vitrail.save_weights(predictor.model, f"{name}.safetensors", labels=predictor.labels, about=about)
+    assert run("pictures/a.png", "--model", "some.safetensors", "--csv", "some.csv", "--top", 3) == 0
+    assert capsys.readouterr().out.count("%") == 3
+    (row,) = rows_of(folder / "some.csv")
+    values = vitrail.load("some.safetensors", device="cpu").probabilities("pictures/a.png")[0]
+    order = sorted((0, 2), key=lambda i: -values[i].item())
+    assert row["label"] == "|".join(predictor.labels[i] for i in order)
+    assert row["index"] == "|".join(map(str, order))
+    assert row["probability"] == "|".join(f"{values[i].item():.6f}" for i in order)
+    assert run("pictures/a.png", "--model", "none.safetensors", "--csv", "none.csv") == 0
+    assert "no class reaches its threshold" in capsys.readouterr().out
+    assert rows_of(folder / "none.csv") == [{"path": "pictures/a.png", "label": "", "index": "", "probability": ""}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing.jpg", "--model", "run"], "There is no picture or folder nothing.jpg"),
+        (["run", "--model", "run"], "The folder run holds no pictures"),
+        (["pictures", "--model", "nothing.pth", "--top", "0"], "--top must be at least 1"),
+        (["pictures", "--model", "nothing.pth"], "There is no file nothing.pth"),
+        (["--model", "run"], "No pictures were given"),
+        (["pictures"], "add --model with a run folder"),
+        (["pictures/a.png", "--model", "run", "--device", "gpu"], "The device 'gpu' can't be used"),
+        (["pictures/a.png", "--model", "run", "--image-size", "0"], "image_size must be"),
+        (["pictures/a.png", "--model", "run", "--csv", "no/where.csv"], "no/where.csv can't be written"),
+        (["pictures/a.png", "--model", "nothing.pth", "--csv", "o.csv"], "There is no file"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_no_file(arguments, sentence, folder):
+    with pytest.raises(vitrail.VitrailError) as error:
+        run(*arguments)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(p.name for p in folder.iterdir()) == ["pictures", "run"]
+
+
+def test_a_table_that_was_there_is_kept_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "o.csv"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), writing(path) as file:
+        file.write("half of the n")
+        raise KeyboardInterrupt
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+    with writing(path) as file:
+        file.write("new")
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["new"]
+    with writing(None) as file:
+        assert file is None
+
+
+def test_progress_is_plain_lines_away_from_a_terminal_and_only_for_long_jobs(capsys):
+    with progress(3) as advance:
+        for _ in range(3):
+            advance()
+    assert capsys.readouterr().err == ""
+    with progress(3, every=0) as advance:
+        for _ in range(3):
+            advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"vitrail: {i} of 3 pictures" for i in (1, 2, 3)]
+    assert all("pictures/s" in line and line.endswith(" s left") for line in lines)
+
+
+def test_threads_decode_while_the_model_works_and_the_order_stays(folder, predictor, capsys):
+    """Eighty pictures of different sizes in batches of seven come out as one by one."""
+    generator = np.random.default_rng(1)
+    (folder / "many").mkdir()
+    for i in range(80):
+        size = tuple(generator.integers(20, 60, 2))
+        Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / "many" / f"{i:02}.png")
+    assert run("many", "--model", "run", "--csv", "o.csv", "--batch-size", 7, "--image-size", 32) == 0
+    rows = rows_of(folder / "o.csv")
+    assert [row["path"] for row in rows] == [f"many/{i:02}.png" for i in range(80)]
+    small = vitrail.load(folder / "run", image_size=32, device="cpu")
+    alone = torch.stack([small.probabilities(folder / row["path"])[0].max() for row in rows[::9]])
+    together = torch.tensor([float(row["probability"]) for row in rows[::9]])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)

@@ -1,0 +1,210 @@
+import json
+import re
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.test_shards import shard
+from tests.data.test_sources import fill, write_csv
+from tests.odd_files import encoded, photograph, turned, write_hard_folder, write_odd_files
+from vitrail.cli.data import inspect as data_inspect
+from vitrail.data.contact_sheet import picture
+from vitrail.data.inspect import inspect
+from vitrail.data.sources import open_source
+from vitrail.errors import VitrailError
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():  # Pillow's about damaged files
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def hard(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hard") / "data"
+    return folder, *write_hard_folder(folder)
+
+
+def test_every_bad_file_is_listed_with_its_reason_and_no_good_one_is_lost(hard):
+    folder, good, bad = hard
+    assert len(good) + len(bad) == 500 and len(bad) >= 95
+    source = open_source(folder)
+    found = inspect(source)
+    assert {one.name for one in found.unreadable} == set(bad)
+    for one in found.unreadable:
+        assert bad[one.name] in one.reason and str(folder) not in one.reason and "\n" not in one.reason
+        assert one.labels == [one.name.split("/")[0]] and one.split == "all"
+    seen = {s.name for s, look in zip(source.splits["all"], found.looks["all"], strict=True) if look}
+    assert seen == set(good)
+    assert sum(found.counts("all")) == len(good) == len(found.seen)
+
+
+def test_one_of_every_odd_kind(tmp_path):
+    good, bad = write_odd_files(tmp_path / "data" / "a")
+    fill(tmp_path / "data", "b/1.jpg")
+    source = open_source(tmp_path / "data")
+    found = inspect(source, workers=1)
+    assert {one.name.removeprefix("a/") for one in found.unreadable} == set(bad)
+    pairs = zip(source.splits["all"], found.looks["all"], strict=True)
+    looks = {s.name.removeprefix("a/"): look for s, look in pairs if look and s.name.startswith("a/")}
+    assert {name: (look.height, look.width) for name, look in looks.items()} == good
+    upright = looks["a_png_called.jpg"]
+    assert upright.format == "PNG" and looks["a_jpeg_called.png"].format == "JPEG"
+    for name in ("exif_6.png", " spaces and, commas .png", "animated.png", "bitmap.bmp", "compressed.tif"):
+        assert looks[name].digest == upright.digest  # the same pixels in other clothes
+    assert looks["exif_6.png"].turned and looks["exif_8.jpg"].turned and not looks["exif_1.jpg"].turned
+    grey = {name for name, look in looks.items() if look.grey}
+    expected = {"grey.jpg", "grey_alpha.png", "black_and_white.png", "floating_point.tiff", "sixteen_bits.png"}
+    assert grey == expected | {"sixteen_bits.tif"}
+    modes = {name: looks[name].mode for name in ("cmyk.jpg", "palette.png", "sixteen_bits.png", "alpha.png")}
+    assert modes == {"cmyk.jpg": "CMYK", "palette.png": "P", "sixteen_bits.png": "I;16", "alpha.png": "RGBA"}
+
+
+def test_counts_sizes_and_imbalance(tmp_path):
+    for number in range(6):
+        path = tmp_path / ("train/a" if number < 4 else "train/b") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(number, 10 * (number + 1), 30).save(path)
+    fill(tmp_path, "test/b/9.png")
+    (tmp_path / "train/b/broken.png").write_bytes(b"")
+    seen = []
+    found = inspect(open_source(tmp_path), workers=2, progress=lambda done, total: seen.append((done, total)))
+    assert found.counts("train") == [4, 2] and found.counts("test") == [0, 1] and found.imbalance == 2
+    assert found.sizes() == {"height": (8, 30, 60), "width": (10, 30, 30), "aspect": (0.5, 1.0, 3.0)}
+    assert seen == [(i, 8) for i in range(1, 9)]
+    content = json.loads(json.dumps(found.as_dict()))
+    assert content["pictures"] == 8 and content["readable"] == 7 and content["formats"] == {"PNG": 7}
+    assert content["counts"] == {"train": {"a": 4, "b": 2}, "test": {"a": 0, "b": 1}}
+    assert content["unreadable"][0]["name"] == "train/b/broken.png"
+
+
+def test_copies_are_found_within_and_across_splits_and_under_other_labels(tmp_path):
+    image = [photograph(i, 12, 16) for i in range(4)]
+    files = {
+        "train/a/0.png": encoded(image[0], "PNG"),
+        "train/a/0 saved anew.bmp": encoded(image[0], "BMP"),  # within a split
+        "train/a/1.png": encoded(image[1], "PNG"),
+        "test/a/1 turned.png": turned(image[1], 6, "PNG"),  # across splits
+        "train/a/2.png": encoded(image[2], "PNG"),
+        "train/b/2.tif": encoded(image[2], "TIFF"),  # under another label
+        "train/b/3.png": encoded(image[3], "PNG"),
+        "test/b/3 mirrored.png": encoded(image[3].transpose(Image.Transpose.FLIP_LEFT_RIGHT), "PNG"),  # not a copy
+        "test/b/3 small.png": encoded(image[3].resize((15, 12)), "PNG"),
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    found = inspect(open_source(tmp_path))
+    kinds = {tuple(sorted(one.names)): (one.across, one.conflicting) for one in found.duplicates}
+    assert kinds == {
+        ("train/a/0 saved anew.bmp", "train/a/0.png"): (False, False),
+        ("test/a/1 turned.png", "train/a/1.png"): (True, False),
+        ("train/a/2.png", "train/b/2.tif"): (False, True),
+    }
+    assert next(one for one in found.duplicates if one.conflicting).labels == [["a"], ["b"]]
+
+
+def test_tar_members_and_tables_are_inspected_too(tmp_path):
+    found = inspect(open_source(shard(tmp_path / "x.tar", 0, 1, 1)))
+    assert found.counts("all") == [1, 2] and found.as_dict()["formats"] == {"PNG": 3}
+    fill(tmp_path, "1.jpg", "2.jpg")
+    found = inspect(open_source(write_csv(tmp_path / "t.csv", "path,label", "1.jpg,a|b", "2.jpg,", "3.jpg,b")))
+    assert found.counts("all") == [1, 1] and found.unreadable[0].reason == "was not found: check the path."
+
+
+def varied(folder):
+    """Images of many shapes."""
+    for number, (height, width) in enumerate([(60, 80), (80, 60), (64, 64), (20, 300), (300, 20), (8, 8), (70, 90)]):
+        path = folder / "abc"[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(number, height, width).save(path)
+    return open_source(folder)
+
+
+@pytest.mark.parametrize("inspected", [True, False])
+def test_the_sheet_shows_extremes_and_classes(tmp_path, inspected):
+    from vitrail.data.contact_sheet import _choose
+
+    source = varied(tmp_path / "data")
+    (tmp_path / "data/a/bad.png").write_bytes(b"bad")
+    source = open_source(tmp_path / "data")
+    found = inspect(source) if inspected else None
+    chosen = _choose(source, found, rows=6, seed=0)
+    assert [why for _, _, why in chosen] == ["", "", "", "widest", "tallest", "smallest"]
+    assert [image.size for _, image, _ in chosen[3:]] == [(300, 20), (20, 300), (8, 8)]
+    assert len({sample.labels for sample, _, _ in chosen[:3]}) == 3  # one of each class
+    assert [s.name for s, _, _ in _choose(source, found, 6, 0)] == [s.name for s, _, _ in chosen]
+    out = picture(source, tmp_path / "deep" / "sheet.png", image_size=(48, 64), found=found)
+    drawn = np.asarray(Image.open(out).convert("RGB"))
+    assert drawn.shape[1] > 900 and drawn.shape[0] > drawn.shape[1] and drawn.std() > 20
+    assert [path.name for path in out.parent.iterdir()] == ["sheet.png"]
+
+
+def test_a_sheet_that_cannot_be_drawn_is_one_sentence(tmp_path):
+    source = varied(tmp_path / "data")
+    with pytest.raises(VitrailError, match=r"can't be drawn as \.docx: use \.png"):
+        picture(source, tmp_path / "sheet.docx")
+    (tmp_path / "file").touch()
+    with pytest.raises(VitrailError, match="can't be written"):
+        picture(source, tmp_path / "file" / "sheet.png")
+    for path in (tmp_path / "data").rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(VitrailError, match="no picture that can be read"):
+        picture(open_source(tmp_path / "data"), tmp_path / "sheet.png")
+
+
+def test_the_verb_prints_what_is_there_and_what_is_wrong(tmp_path, capsys):
+    fill(
+        tmp_path / "data", *(f"train/{label}/{i}.jpg" for label in ("cat", "[dog]") for i in range(3)), "test/cat/9.jpg"
+    )
+    (tmp_path / "data/test/cat/9.jpg").write_bytes((tmp_path / "data/train/cat/0.jpg").read_bytes())
+    (tmp_path / "data/train/cat/readme.txt").touch()
+    out, written = tmp_path / "sheet.png", tmp_path / "report.json"
+    assert data_inspect(str(tmp_path / "data"), image_size=32, out=out, json=written) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"7 pictures in train, test, 2 classes", text)
+    assert re.search(r"class +train +test +together\n\[dog\] +3 +0 +3\ncat +3 +1 +4\nall +6 +1 +7\n", text)
+    assert "train/cat/0.jpg (train) = test/cat/9.jpg (test)" in text and "1 file without a picture's suffix" in text
+    assert f"What the model will see: {out}" in text and out.stat().st_size > 10_000
+    assert json.loads(written.read_text())["duplicates"][0]["across_splits"]
+
+    (tmp_path / "data/train/cat/empty.jpg").touch()
+    assert data_inspect(str(tmp_path / "data"), image_size=32, out=out) == 1
+    assert "train/cat/empty.jpg is empty (0 bytes): replace or remove it." in capsys.readouterr().out
+
+
+def test_a_long_list_of_classes_is_cut_in_the_middle(tmp_path, capsys):
+    for number in range(60):
+        fill(tmp_path / "data", *(f"{number:02d}/{i}.png" for i in range(1 + (number == 30) * 3)))
+    assert data_inspect(str(tmp_path / "data"), out=tmp_path / "sheet.png") == 0
+    text = capsys.readouterr().out
+    table = text.split("imbalance")[0]
+    assert "… 20 classes of a size between …" in table and table.count("\n") < 50
+    assert re.search(r"class +pictures\n30 +4\n", table) and "4.0×, the largest class over the smallest" in text
+
+
+def test_a_bad_option_or_place_is_told_before_the_work(tmp_path):
+    fill(tmp_path / "data", "a/1.jpg", "b/2.jpg")
+    (tmp_path / "file").touch()
+    with pytest.raises(VitrailError, match="--image-size must be at least 1"):
+        data_inspect(str(tmp_path / "data"), image_size=0)
+    with pytest.raises(VitrailError, match="can't be written"):
+        data_inspect(str(tmp_path / "data"), out=tmp_path / "file" / "sheet.png")
+    with pytest.raises(VitrailError, match="is empty"):
+        (tmp_path / "nothing").mkdir()
+        data_inspect(str(tmp_path / "nothing"), out=tmp_path / "sheet.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file", "nothing"]
+
+
+@pytest.mark.data
+def test_real_pictures_are_all_readable(real_data):
+    source = open_source(real_data / "imagenette_mini")
+    part = replace(source, splits={split: samples[::10] for split, samples in source.splits.items()})
+    found = inspect(part)
+    assert len(found.seen) == 180 and found.unreadable == [] and found.sizes()["height"] == (160, 160, 160)
+    assert 0 < sum(look.grey for look in found.seen) < 20

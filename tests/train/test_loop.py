@@ -1,0 +1,189 @@
+"""The loop on small real tensors: it learns, accumulates, makes do with little memory, and knows when to stop."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vitrail
+from tests.odd_files import photograph
+from tests.train.support import make_folder, make_images, make_trainer, rows, small_options
+from vitrail import VitrailError
+from vitrail.models import create_model
+from vitrail.tasks.classify import Classify
+from vitrail.train import loop
+
+
+def test_a_handful_of_images_is_learnt_by_heart(tmp_path):
+    """Labels that have nothing to do with the pictures: whatever is wrong on the way from file to weight shows."""
+    for number, label in enumerate("abbaabab"):
+        path = tmp_path / "data" / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photograph(number, 8, 8).save(path)
+    run = vitrail.train(
+        tmp_path / "data", out=tmp_path / "run", val=0.0, epochs=80, batch_size=4, lr=3e-3, augment="none", mixup=0.0,
+        drop_path=0.0, label_smoothing=0.0, ema=0.0, weight_decay=0.0, **small_options(),
+    )  # fmt: skip
+    losses = [row["train_loss"] for row in rows(run.folder)]
+    assert losses[0] > 0.5
+    assert losses[-1] < 1e-3
+    predictor = vitrail.load(run, device="cpu")
+    for path in (tmp_path / "data").rglob("*.png"):
+        (best,) = predictor.predict(path, top=1)[0]
+        assert best.label == path.parent.name and best.probability > 0.995
+
+
+def gradients(micro_batch: int) -> dict[str, torch.Tensor]:
+    trainer = make_trainer(micro_batch=micro_batch)
+    _, images = next(trainer.train.loader.batches([trainer.train.numbers]))
+    pixels = trainer.augmenter(images, trainer.train.numbers, 0, "cpu")
+    trainer._accumulate(pixels, trainer.task.targets(trainer.train.labels()))
+    return {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
+
+
+def test_four_times_eight_images_make_the_gradient_of_thirty_two():
+    parts, whole = gradients(8), gradients(32)
+    assert max(value.abs().max().item() for value in whole.values()) > 0.01
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6)
+
+
+def weights_after(micro_batch: int, **settings) -> dict[str, torch.Tensor]:
+    trainer = make_trainer(micro_batch=micro_batch, clip=1.0, **{"lr": 1e-4, **settings})
+    trainer.run()
+    return trainer.model.state_dict()
+
+
+@pytest.mark.parametrize("micro_batch", [8, 5, 1])
+def test_accumulation_ends_with_the_same_weights(micro_batch):
+    whole, parts = weights_after(32), weights_after(micro_batch)
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, rtol=0, atol=1e-6)
+
+
+class Narrow(torch.nn.Module):
+    """Has memory for `room` images at a time."""
+
+    def __init__(self, model: torch.nn.Module, room: int):
+        super().__init__()
+        self.model, self.room, self.asked = model, room, []
+        self.blocks = model.blocks
+
+    def forward(self, x):
+        self.asked.append(len(x))
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.model(x)
+
+
+def test_out_of_memory_halves_the_micro_batch_and_goes_on():
+    torch.manual_seed(1)
+    model = Narrow(create_model("vit_nano2", depth=2, num_classes=4), room=9)
+    said: list[str] = []
+    trainer = make_trainer(model, make_images(64), note=said.append, epochs=2, batch_size=32, lr=1e-4, clip=1.0)
+    torch.manual_seed(1)
+    trainer.run()
+    assert model.asked[:7] == [32, 16, 8, 8, 8, 8, 8] and set(model.asked[7:]) == {8}
+    assert [line.strip() for line in said] == [
+        "Out of memory: 16 images per forward pass from here on; the batch stays 32.",
+        "Out of memory: 8 images per forward pass from here on; the batch stays 32.",
+    ]
+    assert trainer.state()["micro_batch"] == 8
+    started_small = make_trainer(images=make_images(64), epochs=2, batch_size=32, lr=1e-4, clip=1.0, micro_batch=8)
+    started_small.run()
+    for name, value in started_small.model.state_dict().items():
+        torch.testing.assert_close(model.model.state_dict()[name], value, rtol=0, atol=1e-6)
+
+
+def test_no_memory_for_a_single_image_is_one_sentence():
+    trainer = make_trainer(Narrow(create_model("vit_nano2", num_classes=4), room=0), note=lambda _: None)
+    with pytest.raises(VitrailError, match="Out of memory with a single image per forward pass: use a smaller --image"):
+        trainer.run()
+
+
+@pytest.mark.parametrize(("count", "batch", "steps", "used"), [(5, 8, 1, 5), (32, 32, 1, 32), (33, 8, 4, 8)])
+def test_an_epoch_has_as_many_steps_as_whole_batches_and_at_least_one(count, batch, steps, used):
+    trainer = make_trainer(images=make_images(count), batch_size=batch)
+    seen = []
+    step = trainer._step
+    trainer._step = lambda images, numbers: (seen.append(numbers), step(images, numbers))[1]
+    trainer.run()
+    assert (trainer.steps, [len(numbers) for numbers in seen]) == (steps, [used] * steps)
+    assert len({int(n) for numbers in seen for n in numbers}) == steps * used
+
+
+# What is no number is noticed, and never kept.
+
+
+def loss_is_nan(logits, loss):
+    return loss * float("nan")
+
+
+def gradient_is_nan(logits, loss):
+    return loss + (logits * 0).sum(dim=1).sqrt()  # 0, and its derivative 0 · ∞
+
+
+@pytest.mark.parametrize(
+    ("change", "call", "sentence"),
+    [
+        (loss_is_nan, 13, "The loss became nan at step 3 of epoch 3; the last good weights are kept."),
+        (gradient_is_nan, 13, "The gradient became nan at step 3 of epoch 3; the last good weights are kept."),
+        (gradient_is_nan, 14, "The gradient became nan at step 4 of epoch 3; the last good weights are kept."),
+        (loss_is_nan, 15, "The validation loss became nan after epoch 3; the last good weights are kept."),
+        (loss_is_nan, 2, "The loss became nan at step 2 of epoch 1; no epoch was completed before it."),
+    ],
+)
+@pytest.mark.parametrize("save_every", [600.0, 0.0])
+def test_what_is_no_number_ends_the_run_and_is_never_kept(tmp_path, monkeypatch, change, call, sentence, save_every):
+    """Four steps and a validation make five losses in each epoch. With and without states inside of epochs."""
+    data, folder = make_folder(tmp_path / "data", count=40), tmp_path / "run"
+    calls, loss = [], Classify.loss
+
+    def changed(task, logits, targets):
+        calls.append(None)
+        true = loss(task, logits, targets)
+        return change(logits, true) if len(calls) == call else true
+
+    monkeypatch.setattr(Classify, "loss", changed)
+    monkeypatch.setattr(loop, "SAVE_EVERY", save_every)
+    with pytest.raises(VitrailError) as caught:
+        vitrail.train(data, out=folder, epochs=4, batch_size=8, **small_options())
+    assert str(caught.value) == f"{sentence} A lower --lr, or --precision fp32, usually helps."
+    state = torch.load(folder / "last.pt", weights_only=True)
+    assert all_finite(state["model"]) and all_finite(state["average"]["average"])
+    completed = 0 if "no epoch" in sentence else 2
+    assert [row["epoch"] for row in rows(folder)] == list(range(1, completed + 1))
+    assert state["epoch"] == completed
+    assert (folder / "model.safetensors").exists() == bool(completed)
+    if completed:
+        assert all_finite(load_file(folder / "model.safetensors"))
+        assert vitrail.load(folder, device="cpu").about["metrics"]["epoch"] <= 2
+
+
+def all_finite(tensors: dict[str, torch.Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+def test_a_rate_beyond_reason_never_reaches_the_files(tmp_path):
+    """The first step takes the weights out of what float32 holds, while loss and gradient are still numbers."""
+    data, folder = make_folder(tmp_path / "data", count=12), tmp_path / "run"
+    with pytest.raises(VitrailError, match=r"The weights ceased to be finite in epoch 1, by step 1; no epoch was"):
+        vitrail.train(data, out=folder, epochs=2, batch_size=16, lr=3e39, warmup=0.0, clip=0.0, **small_options())
+    assert all_finite(torch.load(folder / "last.pt", weights_only=True)["model"])
+    assert sorted(path.name.split(".")[0] for path in folder.iterdir()) == [
+        "events", "last", "metrics", "run", "split",
+    ]  # fmt: skip
+
+
+def test_a_loss_in_a_state_is_that_of_all_its_steps(tmp_path: Path):
+    """The loss of a step is read one step late; what is saved in between has all of them."""
+    trainer = make_trainer(images=make_images(32), epochs=1, batch_size=8)
+    losses = []
+    accumulate = trainer._accumulate
+    trainer._accumulate = lambda *batch: (losses.append(accumulate(*batch)), losses[-1])[1]
+    trainer.leave.asked = True
+    with pytest.raises(loop.Stopped):
+        trainer.run()
+    assert trainer.step == 2
+    assert trainer.sums["loss"] == pytest.approx(sum(loss.item() for loss in losses), rel=1e-6)
