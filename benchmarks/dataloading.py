@@ -44,7 +44,7 @@ def vitrail_epochs(folder: str, cache: str) -> Iterator[Callable[[], int]]:
     def epoch(number: int) -> int:
         order = epoch_order(np.arange(len(samples)), 0, number)
         groups = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
-        for group, images in zip(groups, loader.batches(groups), strict=True):
+        for group, images in loader.batches(groups):
             augmenter(images, group, number, device)
         return len(order)
 

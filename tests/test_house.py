@@ -12,7 +12,8 @@ import vitrail
 SOURCE = Path(vitrail.__file__).parent
 # A room imports only from rooms upstream of it.
 ORDER = [
-    "errors", "models", "weights", "data", "explain", "tasks", "train", "predict", "evaluate", "export", "serve", "cli",
+    "errors", "whole", "models", "weights", "data", "explain", "tasks", "train", "predict", "evaluate", "export",
+    "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem in ORDER)
 

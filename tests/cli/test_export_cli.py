@@ -69,7 +69,7 @@ def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, c
         (["run", "--out", "m.bin"], "The name of a file for onnx ends in .onnx; m.bin does not"),
         (["run", "--to", "hf", "--out", "run"], "would overwrite the model itself"),
         (["run", "--to", "timm", "--out", "run/model.safetensors"], "would overwrite the model itself"),
-        (["run", "--to", "timm", "--out", "photo.png/m.pth"], "could not be written"),
+        (["run", "--to", "timm", "--out", "photo.png/m.pth"], "can't be written"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_no_file(folder, arguments, sentence):

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,11 @@ from vitrail.train.images import Images, read
 from vitrail.train.loop import Settings, Trainer
 
 TIMING = ("images_per_second", "data_wait")
-# Small enough for a run to take a second: 65,000 weights, pictures of 8 pixels.
-SMALL = ["--model", "vit_nano2", "--weights", "none", "--device", "cpu", "--workers", "1", "--cache", "memory"]
+# Small enough for a run to take a second: 140,000 weights, pictures of 8 pixels.
+SMALL = [
+    "--model", "vit_nano2", "--weights", "none", "--lr", "1e-3", "--device", "cpu", "--workers", "1",
+    "--cache", "memory",
+]  # fmt: skip
 QUIET = ["--augment", "none", "--mixup", "0", "--cutmix", "0", "--drop-path", "0"]
 
 
@@ -41,10 +44,10 @@ def make_folder(root: Path, count: int = 48, classes: int = 3, side: int = 12, s
 
 
 def small_options(**options: Any) -> dict[str, Any]:
-    """For `vitrail.train`."""
+    """The same for `vitrail.train`."""
     return {
-        "model": "vit_nano2", "weights": "none", "device": "cpu", "workers": 0, "cache": "memory", **options
-    }  # fmt: skip
+        "model": "vit_nano2", "weights": "none", "lr": 1e-3, "device": "cpu", "workers": 0, "cache": "memory",
+    } | options  # fmt: skip
 
 
 # A server that has imported everything forks a process for each command: a real one, to be killed, without the ten
@@ -175,3 +178,18 @@ def make_trainer(
     task = Classify([f"class {index}" for index in range(classes)])
     loop = Settings(**{"epochs": 1, "batch_size": 32, "lr": 1e-3, **settings})
     return Trainer(model, task, images, augmenter, loop, Processes(), note=note)
+
+
+class Narrow(torch.nn.Module):
+    """Has memory for `room` images at a time, and for none at the calls in `never`."""
+
+    def __init__(self, model: torch.nn.Module, room: int, never: Collection[int] = ()):
+        super().__init__()
+        self.model, self.room, self.never, self.asked = model, room, never, []
+        self.blocks = model.blocks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(x))
+        if len(x) > self.room or len(self.asked) in self.never:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.model(x)

@@ -13,9 +13,9 @@ from vitrail.data.inspect import Inspection
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import drawn
-from vitrail.data.whole import whole
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
+from vitrail.whole import whole
 
 FITS = {
     "crop": "the centre, edges lost",

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vitrail.data.samples import Sample, TarMember
-from vitrail.data.whole import whole
 from vitrail.errors import VitrailError
+from vitrail.whole import whole
 
 
 def divide(samples: list[Sample], fraction: float, seed: int) -> tuple[list[Sample], list[Sample]]:

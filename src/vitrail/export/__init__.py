@@ -128,7 +128,7 @@ def _beside(path: Path) -> Iterator[Path]:
         part = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
         yield part
     except OSError as error:
-        raise VitrailError(f"{path} could not be written: {error.strerror or error}.") from None
+        raise VitrailError(f"{path} can't be written: {error.strerror or error}.") from None
     finally:
         if part is not None:
             shutil.rmtree(part, ignore_errors=True)

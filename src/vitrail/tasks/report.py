@@ -7,7 +7,6 @@ years later. What is in it is a `ReportContent` of plain values; how it looks is
 import base64
 import io
 import math
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.errors import VitrailError
 from vitrail.tasks.charts import percent
+from vitrail.whole import whole
 
 
 @dataclass
@@ -71,16 +70,10 @@ def write_report(path: str | Path, content: ReportContent) -> Path:
     """Writes the page, whole or not at all."""
     from vitrail.tasks.report_page import page
 
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        # A file name that is not UTF-8 reaches us with surrogates, which no encoding takes.
+    # A file name that is not UTF-8 reaches us with surrogates, which no encoding takes.
+    with whole(Path(path)) as part:
         part.write_bytes(page(content).encode("utf-8", errors="replace"))
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise VitrailError(f"The report {path} can't be written: {error.strerror or error}.") from None
-    return path
+    return Path(path)
 
 
 def thumbnail(image: Image.Image, side: int = 160) -> str:

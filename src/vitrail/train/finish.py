@@ -32,6 +32,7 @@ def data_problems(
 ) -> DataProblems:
     """What is wrong with the data, as far as training sees it."""
     notes = list(notes)
+    samples = {split: [s for s in members if s.name not in unreadable] for split, members in samples.items()}
     counts = class_counts([sample.labels for sample in samples["train"]], len(classes))
     most, least = int(counts.max()), int(counts.min())
     if least and most >= 3 * least:

@@ -179,8 +179,9 @@ class Job:
         recipe, began = self.recipe, time.monotonic()
         if not self.solves_head:
             if recipe.lr is None:
-                lr, self.why["lr"] = fine_tuning_rate(0.0, recipe.batch_size or 64)
-                self.recipe = replace(recipe, lr=lr)
+                lr, _ = fine_tuning_rate(0.0, recipe.batch_size or 64)
+                self.recipe, self.why["lr"] = replace(recipe, lr=lr), "too many images to look at frozen features first"
+                self.view.line(f"  learning rate {lr:g}: {self.why['lr']}.")
             return {}
         images, held_out = self.views["train as predicted"], []
         features = Forward(images, self.pre, self.group, torch.float32).head_inputs(self.model)

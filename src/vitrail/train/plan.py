@@ -79,7 +79,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
-        "drop_path": (0.1 if large else 0.05, size),
+        "drop_path": (0.1, "from scratch"),
         "augment": (_by(facts.side, ((17, "light"), (65, "medium")), "strong" if large else "medium"), size),
         "flip": (0.5, "usual"),
         "mixup": (0.8 if large else 0.0 if facts.side <= 16 else 0.2, size),

@@ -17,7 +17,7 @@ from vitrail.train.precision import choose_precision
 from vitrail.train.recipe import Recipe, make_recipe
 from vitrail.train.record import continued, digest, read_record
 from vitrail.train.start import start_model
-from vitrail.train.state import load_state, seed_step
+from vitrail.train.state import load_state, remove_parts, seed_step
 from vitrail.train.view import View
 
 
@@ -72,6 +72,8 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
     record = read_record(folder)
     given, full = continued(record, recipe)
     data, state = data or record.data, load_state(folder / "last.pt")
+    if group.first:
+        remove_parts(folder)
     if state is None:
         return _train(data, given, group)
     source = open_source(data)

@@ -1,40 +1,46 @@
 """The resumable state of a run: everything that the next step depends on, written so that half a file is never seen."""
 
-import os
-from collections.abc import Callable
-from contextlib import suppress
+import io
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from vitrail.errors import VitrailError
+from vitrail.whole import whole
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    _write(path, lambda file: torch.save(state, file))
+    with whole(path, RuntimeError) as part, _File(io.FileIO(part, "w")) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            raise file.error or error from None
 
 
 def write_text(path: Path, text: str) -> None:
-    _write(path, lambda file: file.write(text.encode()))
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
-def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Under another name first, then renamed: whoever is killed while writing keeps the last one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise VitrailError(f"{path} could not be written: {reason}.") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
+def remove_parts(folder: Path) -> None:
+    """What a run that was killed while it wrote has left behind."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+class _File(io.BufferedWriter):
+    """Remembers why it could not be written; of a full disk torch.save itself says "unexpected pos"."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def load_state(path: Path) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ class View:
         if not self.active:
             return
         if self._console is not None:
-            self._console.print(text, markup=False)
+            self._console.print(text, markup=False, soft_wrap=True)
         else:
             print(text, flush=True)
 
@@ -52,7 +52,7 @@ class View:
             self._live.start()
         from rich.text import Text
 
-        self._live.update(Text(text))
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"))  # one line, however narrow
         if finished:
             self.settle()
 
@@ -83,8 +83,8 @@ class View:
         loss = "" if now.loss is None else f"  loss {now.loss:.3f}"
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
         self.progress(
-            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}{loss}{score}"
-            f"  {now.images_per_second:,.0f} images/s{wait}{memory()}  {clock(now.seconds_left)} left"
+            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}  {clock(now.seconds_left)} left{loss}"
+            f"{score}  {now.images_per_second:,.0f} images/s{wait}{memory()}"
         )
 
     def epoch(self, row: dict[str, Any], epochs: int, is_best: bool) -> None:

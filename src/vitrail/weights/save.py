@@ -1,10 +1,8 @@
 """A model's weights to disk, in our own bundle or in the dialect of another ecosystem."""
 
 import json
-import os
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
 from vitrail.weights.rules import Layout, State, group_names
+from vitrail.whole import whole
 
 DIALECTS = ("vitrail", "timm", "hf", "torchvision")
 PICKLED = (".pth", ".pt", ".bin")
@@ -143,19 +142,6 @@ def write_weights(path: Path, state: State, metadata: dict[str, str]) -> Path:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> Path:
-    """Writes beside the target and then renames, so that a reader never sees half a file."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path, SafetensorError, RuntimeError) as part:
         write(part)
-        umask = os.umask(0)  # there is no other way to read it
-        os.umask(umask)
-        os.chmod(part, 0o666 & ~umask)  # safetensors makes files that only their owner can read
-        os.replace(part, path)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise VitrailError(f"{path} could not be written: {reason}.") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
     return path

@@ -1,0 +1,107 @@
+"""Logistic regression and nearest neighbours, beside scikit-learn's."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitrail import VitrailError
+from vitrail.tasks import probe as module
+from vitrail.tasks.probe import nearest_neighbours, solve_probe
+
+
+def features(count: int = 600, width: int = 20, classes: int = 5, spread: float = 1.5, seed: int = 0):
+    """Overlapping clouds with unequal scales, as features have."""
+    chance = np.random.default_rng(seed)
+    labels = chance.integers(0, classes, count)
+    centres = chance.normal(0, 1, (classes, width))
+    scales = np.exp(chance.normal(0, 1, width))
+    x = (centres[labels] + chance.normal(0, spread, (count, width))) * scales + chance.normal(0, 3, width)
+    return torch.from_numpy(x).float(), torch.from_numpy(labels)
+
+
+def one_hot(labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.one_hot(labels).float()
+
+
+def test_it_is_sklearns_logistic_regression_with_the_same_penalty():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, labels = features()
+    unseen, _ = features(2000, seed=1)
+    found = solve_probe(x, one_hot(labels))
+    mean, std = x.mean(dim=0), x.std(dim=0)
+    # mean loss + penalty/2 ‖W‖²  =  1/(n C) · (C · sum of losses + ½ ‖W‖²)
+    theirs = linear_model.LogisticRegression(C=1 / (found.penalty * len(x)), max_iter=5000, tol=1e-8)
+    theirs.fit(((x - mean) / std).numpy(), labels.numpy())
+    wanted = theirs.predict_proba(((unseen - mean) / std).numpy())
+    ours = found(unseen).softmax(dim=1).numpy()
+    assert (ours.argmax(axis=1) == wanted.argmax(axis=1)).mean() >= 0.999
+    assert np.abs(ours - wanted).max() < 2e-3
+
+
+def test_several_labels_are_sklearns_one_against_the_rest():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, labels = features()
+    targets = torch.stack([labels % 2 == 0, labels > 2, labels == 1], dim=1).float()
+    found = solve_probe(x, targets, multi_label=True)
+    standard = ((x - x.mean(dim=0)) / x.std(dim=0)).numpy()
+    for column in range(3):
+        theirs = linear_model.LogisticRegression(C=1 / (found.penalty * len(x)), max_iter=5000, tol=1e-8)
+        theirs.fit(standard, targets[:, column].numpy())
+        wanted = theirs.predict_proba(standard)[:, 1]
+        assert np.abs(found(x)[:, column].sigmoid().numpy() - wanted).max() < 2e-3
+
+
+def test_the_penalty_is_the_one_that_cross_validates_best():
+    """A few noisy images want a strong one, many clear ones a weak one."""
+    noisy, few = features(60, spread=3)
+    clear, many = features(2000, spread=0.5)
+    assert solve_probe(noisy, one_hot(few)).penalty > solve_probe(clear, one_hot(many)).penalty
+
+
+def test_what_is_held_out_foretells_what_fresh_images_give():
+    x, labels = features(2300, spread=3)
+    found = solve_probe(x[:300], one_hot(labels[:300]))
+    seen, held_out, fresh = (
+        (logits.argmax(dim=1) == truth).float().mean().item()
+        for logits, truth in (
+            (found(x[:300]), labels[:300]),
+            (found.held_out, labels[:300]),
+            (found(x[300:]), labels[300:]),
+        )
+    )
+    assert held_out == pytest.approx(fresh, abs=0.06) and seen > fresh + 0.06
+
+
+def test_held_out_logits_tell_nothing_of_labels_that_are_chance():
+    chance = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(400, 50, generator=chance), torch.randint(0, 2, (400,), generator=chance)
+    found = solve_probe(x, one_hot(labels))
+    assert (found.held_out.argmax(dim=1) == labels).float().mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_fold_has_its_share_of_each_class():
+    labels = np.repeat([0, 1, 2], [40, 12, 3])
+    fold = module._folds(np.eye(3)[labels], 4, seed=0)
+    counts = np.array([[((fold == k) & (labels == c)).sum() for c in range(3)] for k in range(4)])
+    assert counts.sum() == 55 and np.ptp(counts, axis=0).max() <= 1
+
+
+def test_features_that_are_no_numbers_are_one_sentence():
+    x, labels = features(20)
+    x[3, 4] = float("nan")
+    with pytest.raises(VitrailError, match="features of some images are not finite"):
+        solve_probe(x, one_hot(labels))
+
+
+def test_nearest_neighbours_are_sklearns_with_weighted_votes():
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    known, labels = features(300)
+    asked, _ = features(100, seed=1)
+    ours = nearest_neighbours(known, one_hot(labels), asked, k=20, temperature=0.07, rows=33)
+    theirs = neighbors.KNeighborsClassifier(
+        20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07), algorithm="brute"
+    )
+    theirs.fit(known.numpy(), labels.numpy())
+    np.testing.assert_allclose(ours.numpy(), theirs.predict_proba(asked.numpy()), atol=1e-4)
+    few = nearest_neighbours(known[:5], one_hot(labels)[:5], asked)  # fewer than 20 are known
+    assert few.sum(dim=1) == pytest.approx(torch.ones(100))

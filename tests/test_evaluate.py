@@ -1,0 +1,132 @@
+"""Figures of a model on labelled images: which images count, and that the numbers are those of the model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import f1_score, roc_auc_score
+
+import vitrail
+
+CLASSES = ["dark", "light", "red"]
+
+
+def picture(name: str, seed: int) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    low, high = {"dark": (0, 120), "light": (100, 255), "red": (60, 180)}[name]
+    pixels = rng.integers(low, high, (12, 10, 3), dtype=np.uint8)
+    if name == "red":
+        pixels[..., 0] = 255
+    return Image.fromarray(pixels)
+
+
+def write(folder: Path, counts: dict[str, int], seed: int = 0) -> None:
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            picture(name, seed + i).save(folder / name / f"{i}.png")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    torch.manual_seed(0)
+    model = vitrail.create_model("vit_nano2", num_classes=3)
+    return vitrail.save_weights(model, tmp_path_factory.mktemp("model") / "model.safetensors", labels=CLASSES)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write(folder / "train", dict.fromkeys(CLASSES, 12))
+    write(folder / "test", {"dark": 8, "light": 5, "red": 7}, seed=100)
+    return folder
+
+
+def test_the_figures_are_those_of_the_probabilities_on_test(bundle, data):
+    figures = vitrail.evaluate(bundle, data)
+    paths = [path for name in CLASSES for path in sorted((data / "test" / name).iterdir())]
+    truth = np.array([CLASSES.index(path.parent.name) for path in paths])
+    chances = vitrail.load(bundle).probabilities(paths).numpy().astype(np.float64)
+    assert (figures["split"], figures["n"], figures["skipped"]) == ("test", 20, 0)
+    assert figures["top1"] == pytest.approx((chances.argmax(1) == truth).mean())
+    assert figures["macro_f1"] == pytest.approx(f1_score(truth, chances.argmax(1), average="macro"))
+    assert figures["auroc"] == pytest.approx(
+        roc_auc_score(truth, chances / chances.sum(1, keepdims=True), multi_class="ovr"), abs=1e-6
+    )
+    assert figures["top1_low"] <= figures["top1"] <= figures["top1_high"]
+    assert vitrail.evaluate(bundle, data, split="train")["n"] == 36
+
+
+def test_features_are_worth_what_a_probe_and_neighbours_make_of_them(bundle, data):
+    figures = vitrail.evaluate(bundle, data, knn=True, probe=True)
+    assert figures["probe_top1"] == 1.0  # three colours that any features tell apart
+    assert figures["knn_top1"] >= 0.9
+
+
+def test_classes_are_found_by_name_whatever_its_spelling_or_by_number(bundle, tmp_path):
+    write(tmp_path / "plain", {"dark": 2, "light": 2})
+    (tmp_path / "plain" / "dark").rename(tmp_path / "plain" / "Dark")
+    by_name = vitrail.evaluate(bundle, tmp_path / "plain")
+    assert (by_name["split"], by_name["n"]) == ("all", 4)
+    (tmp_path / "plain" / "Dark").rename(tmp_path / "plain" / "0")
+    (tmp_path / "plain" / "light").rename(tmp_path / "plain" / "0001")
+    assert vitrail.evaluate(bundle, tmp_path / "plain")["top1"] == by_name["top1"]
+    (tmp_path / "plain" / "0").rename(tmp_path / "plain" / "cow")
+    with pytest.raises(vitrail.VitrailError, match=r"cow.*dark, light, red"):
+        vitrail.evaluate(bundle, tmp_path / "plain")
+
+
+def test_images_that_trained_the_model_do_not_count(tmp_path, capsys):
+    write(tmp_path / "plain", dict.fromkeys(CLASSES, 10))
+    run = vitrail.train(tmp_path / "plain", model="vit_nano2", epochs=1, val=0.2, out=tmp_path / "run", device="cpu")
+    figures = vitrail.evaluate(run, tmp_path / "plain")
+    assert (figures["split"], figures["n"]) == ("held out in training", 6)
+    assert "24 images" in figures["notes"][0]
+    assert figures["top1"] == pytest.approx(run.metrics["top1"])
+    capsys.readouterr()
+
+
+def test_the_command_prints_writes_and_says_what_it_skipped(bundle, data, tmp_path):
+    (tmp_path / "test").symlink_to(data / "test")
+    broken = tmp_path / "other" / "dark"
+    broken.mkdir(parents=True)
+    (broken / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing more")
+    picture("dark", 0).save(broken / "fine.png")
+    for folder, code in ((data, 0), (tmp_path / "other", 1)):
+        done = subprocess.run(
+            [sys.executable, "-m", "vitrail", "evaluate", str(folder), "--model", str(bundle), "--json", "figures.json",
+             "--report", "page.html"],
+            capture_output=True, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        assert all(isinstance(value, int | float | str) for value in figures.values())
+        assert 0 <= figures["top1"] <= 1
+        assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert figures["skipped"] == 1
+    assert "broken.png" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["data", "--model", "model.safetensors", "--split", "tset"], 'Did you mean "test"'),
+        (["nowhere", "--model", "model.safetensors"], "There is no nowhere"),
+        (["data", "--model", "model.safetensors", "--json", "data/test/x/y/f.json"], "can't be written"),
+    ],
+    ids=["split", "data", "json"],
+)
+def test_a_mistake_is_one_sentence(bundle, data, tmp_path, arguments, sentence):
+    (tmp_path / "data").symlink_to(data)
+    (tmp_path / "model.safetensors").symlink_to(bundle)
+    done = subprocess.run(
+        [sys.executable, "-m", "vitrail", "evaluate", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
