@@ -22,7 +22,7 @@ def whole(path: Path, *failures: type[Exception]) -> Iterator[Path]:
         os.umask(umask)
         os.chmod(part, 0o666 & ~umask)  # safetensors makes files that only their owner can read
         os.replace(part, path)
-    except (OSError, *failures) as error:
+    except (OSError, *failures) as error:  # type: ignore[misc]
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise VitrailError(f"{path} can't be written: {reason}.") from None
     finally:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from vitrail.data.decode import open_image, to_image
+from tests.odd_files import write_odd_files
+from vitrail.data.decode import open_image, open_pixels, to_image
 from vitrail.errors import VitrailError, nearest
 
 
@@ -334,3 +335,32 @@ def test_a_wrong_array_is_told_what_was_expected(value, message):
 def test_a_misspelt_word_gets_the_nearest_choice():
     assert nearest("ViT_B16", ["vit_b16", "swin_t"]) == ' Did you mean "vit_b16"?'
     assert nearest("resnet", ["vit_b16", "swin_t"]) == ""
+
+
+def test_pixels_are_those_of_the_image_bit_for_bit_whatever_the_file(tmp_path):
+    """Plain JPEGs take another way through the same library."""
+    good, bad = write_odd_files(tmp_path)
+    for name in good:
+        expected = np.array(open_image(tmp_path / name))
+        assert np.array_equal(open_pixels(tmp_path / name), expected), name
+        assert np.array_equal(
+            open_pixels(tmp_path / name, "L")[..., 0], np.array(open_image(tmp_path / name).convert("L"))
+        )
+    for name in bad:
+        with pytest.raises(VitrailError) as expected_error:
+            open_image(tmp_path / name)
+        with pytest.raises(VitrailError) as error:
+            open_pixels(tmp_path / name)
+        assert str(error.value) == str(expected_error.value)
+
+
+@pytest.mark.parametrize("quality", [60, 95])
+@pytest.mark.parametrize("subsampling", [0, 1, 2], ids=["4:4:4", "4:2:2", "4:2:0"])
+def test_a_plain_jpeg_has_the_same_pixels_either_way(quality, subsampling, tmp_path):
+    rng = np.random.default_rng(0)
+    noise = Image.fromarray(rng.integers(0, 256, (37, 53, 3), dtype=np.uint8)).resize((301, 203))
+    for progressive in (False, True):
+        path = tmp_path / "photo.jpg"
+        noise.save(path, quality=quality, subsampling=subsampling, progressive=progressive)
+        for at_least in (None, (100, 100), (20, 20)):
+            assert np.array_equal(open_pixels(path, at_least=at_least), np.array(open_image(path, at_least)))

@@ -45,8 +45,8 @@ def test_every_cache_gives_the_same_pixels(samples, view):
 
 def test_shrunk_has_room_around_what_the_model_sees_and_is_never_enlarged(samples):
     shapes = [tuple(image.shape) for image in (shrunk(samples, PRE, "off")[n] for n in range(5))]
-    # 16 · 8/7 = 19 on the short side, aspect kept; 12×20 stays as it is, and so does 17×90.
-    assert shapes == [(3, 19, 28), (3, 28, 19), (3, 12, 20), (3, 19, 19), (3, 17, 90)]
+    # 16 · 10/9 = 18 on the short side, aspect kept; 12×20 stays as it is, and so does 17×90.
+    assert shapes == [(3, 18, 27), (3, 27, 18), (3, 12, 20), (3, 18, 18), (3, 17, 90)]
 
 
 def test_fitted_is_what_predict_prepares(samples):

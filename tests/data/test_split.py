@@ -143,6 +143,6 @@ def test_a_split_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(VitrailError, match="can't be written"):
         write_split(tmp_path / "file" / "split.csv", [], [], [], [])
     (tmp_path / "split.csv").mkdir()
-    with pytest.raises(VitrailError, match=r"split\.csv can't be written \(Is a directory\)"):
+    with pytest.raises(VitrailError, match=r"split\.csv can't be written: Is a directory"):
         write_split(tmp_path / "split.csv", [], [], [], [])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "split.csv"]

@@ -49,6 +49,46 @@ def open_image(source: Any, at_least: tuple[int, int] | None = None) -> Image.Im
         return _guarded(name, lambda: _decode(stream, name, at_least))
 
 
+def open_pixels(source: Any, mode: str = "RGB", at_least: tuple[int, int] | None = None) -> np.ndarray:
+    """What `open_image` gives, as uint8 [h, w, C] in RGB or L (grey), in less time: a plain JPEG goes through the same
+    library without Pillow's detour over four bytes per pixel. The pixels are the same, bit for bit."""
+    name = _name(source)
+    if isinstance(source, Image.Image):
+        return _array(open_image(source), mode)
+    with _stream(source, name) as stream:
+        pixels = _plain_jpeg(stream, name, mode, at_least)
+        image = None if pixels is not None else _guarded(name, lambda: _decode(stream, name, at_least))
+    return pixels if image is None else _array(image, mode)  # type: ignore[return-value]
+
+
+def _array(image: Image.Image, mode: str) -> np.ndarray:
+    image = image if image.mode == mode else image.convert(mode)
+    return np.array(image).reshape(image.height, image.width, -1)
+
+
+def _plain_jpeg(stream: IO[bytes], name: str, mode: str, at_least: tuple[int, int] | None) -> np.ndarray | None:
+    """None for all that needs more care: other formats and colours, other orientations, what can be decoded at half
+    size, and what is damaged, which Pillow then explains."""
+    stream.seek(0)
+    if mode != "RGB" or stream.read(3) != b"\xff\xd8\xff":
+        return None
+    try:
+        image = _identify(stream, name)
+        if image.format != "JPEG" or image.mode != "RGB" or _orientation(image) != 1:
+            return None
+        width, height = image.size
+        halves = at_least is not None and height >= 2 * at_least[0] and width >= 2 * at_least[1]
+        if halves or width * height > PIXEL_LIMIT or "transparency" in image.info:
+            return None
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        stream.seek(0)
+        content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
+        return decode_jpeg(content, ImageReadMode.RGB).permute(1, 2, 0).contiguous().numpy()
+    except Exception:
+        return None
+
+
 def to_image(value: Any) -> Image.Image:
     """As `open_image`, and also from a NumPy array [H, W] or [H, W, 1|3|4] or a tensor [H, W] or [1|3|4, H, W].
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
-from vitrail.data.decode import open_image
+from vitrail.data.decode import open_image, open_pixels
 from vitrail.errors import VitrailError
 
 # By its suffix a file counts as a picture; what it really is, the decoder finds out. HEIC is here although Pillow alone
@@ -95,6 +96,11 @@ class Sample:
         """Upright RGB; an error calls the picture by its file or its name here, never "the image of 812 bytes"."""
         opened = self.open()
         return open_image(NamedBytes(opened, self.name) if isinstance(opened, bytes) else opened, at_least)
+
+    def pixels(self, mode: str = "RGB", at_least: tuple[int, int] | None = None) -> np.ndarray:
+        """The same as uint8 [h, w, C], in less time."""
+        opened = self.open()
+        return open_pixels(NamedBytes(opened, self.name) if isinstance(opened, bytes) else opened, mode, at_least)
 
 
 class NamedBytes(io.BytesIO):

@@ -225,7 +225,6 @@ class Job:
             dtype=self.dtype,
         )  # fmt: skip
         policy, pre = policy_of(recipe, self.pre.size), self.pre
-        # bicubic costs twice what bilinear does, and training does not see the difference
         augmenter = Augmenter(policy, pre.size, pre.mean, pre.std, recipe.seed, "bilinear", pre.crop)
         return Trainer(
             self.model, self.task, images, augmenter, settings, self.group,

@@ -107,6 +107,7 @@ class Trainer:
         self.best: dict[str, Any] = {}
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
+        self._pixels: Tensor | None = None  # of the last batch, to be written over
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -175,7 +176,9 @@ class Trainer:
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        pixels = self.augmenter(images, numbers, self.epoch, self.device)
+        pixels = self.augmenter(images, numbers, self.epoch, self.device, out=self._pixels)
+        if self.device.type == "cpu":  # where the last step is over, and fresh memory costs a fifth of the augmentation
+            self._pixels = pixels
         targets = self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
         if settings.mixup or settings.cutmix:
             drawn = draw(settings.seed, self.epoch, self.step)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Preprocessing, create_model, resolve
+from vitrail.models import MAESettings, Preprocessing, build, create_model, resolve
 from vitrail.models.catalog import change
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import Checkpoint
@@ -58,8 +58,6 @@ def start_model(
 
 def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
     """The same model with another rate of drop path; the weights are kept."""
-    from vitrail.models import build
-
     settings: Any = model.settings
     if settings.drop_path == rate:
         return model

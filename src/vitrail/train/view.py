@@ -92,7 +92,9 @@ class View:
         score = "".join(
             f"  {name.replace('_', ' ')} {value:.4f}" for name, value in row.items() if name.startswith("val_")
         )
-        star = "  best so far" if is_best and score else ""
+        if epochs > 40 and row["epoch"] % (epochs // 20) and row["epoch"] != epochs:
+            return  # metrics.jsonl has them all
+        star = "  kept" if is_best and score else ""
         self.line(
             f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f}{score}"
             f"  {row['images_per_second']:,.0f} images/s{star}"
