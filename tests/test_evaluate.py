@@ -130,3 +130,11 @@ def test_a_mistake_is_one_sentence(bundle, data, tmp_path, arguments, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_several_labels_are_not_scored_by_a_model_of_one(bundle, data, tmp_path):
+    table = tmp_path / "labels.csv"
+    paths = sorted((data / "test").rglob("*.png"))[:4]
+    table.write_text("path,label\n" + "\n".join(f"{path},dark|light" for path in paths) + "\n")
+    with pytest.raises(vitrail.VitrailError, match="several labels per image"):
+        vitrail.evaluate(bundle, table)

@@ -26,10 +26,10 @@ def test_both_languages_have_the_same_commands():
 def test_every_command_of_the_quick_start_runs(tmp_path):
     write_digits(tmp_path / "runs" / "demo" / "digits")
     expected = {
-        "data": "inspection.png",
+        "data": "runs/inspection.png",
         "train": "runs/mine/report.html",
-        "predict": "found.csv",
-        "embed": "vectors.npz",
+        "predict": "runs/found.csv",
+        "embed": "runs/vectors.npz",
         "export": "runs/mine/model.timm.safetensors",
     }
     quick_start = commands("README.md")
@@ -38,7 +38,7 @@ def test_every_command_of_the_quick_start_runs(tmp_path):
     ]  # fmt: skip
     for arguments in quick_start:
         if arguments[0] == "train":
-            arguments[arguments.index("--epochs") + 1] = "3"  # the other seventeen do the same again
+            arguments[arguments.index("--epochs") + 1] = "3"  # the others do the same again
         done = subprocess.run(
             [sys.executable, "-m", "vitrail", *arguments], capture_output=True, text=True, cwd=tmp_path
         )

@@ -8,6 +8,11 @@ class VitrailError(Exception):
     """One sentence: what was found, what was expected, what to do; the command line prints it and exits with 2."""
 
 
+def extra(name: str) -> str:
+    """How to get what an optional part needs."""
+    return f"pip install 'vitrail[{name}]' (in a clone: .venv/bin/python -m pip install -e '.[{name}]')"
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean "x"?' to end an error about an unknown word, or '' when no choice is close enough to help.
 

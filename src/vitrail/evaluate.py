@@ -1,5 +1,6 @@
 """`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
 
+import csv
 from collections.abc import Callable
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,7 +18,8 @@ from vitrail.tasks import metrics
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, solve_probe
 from vitrail.tasks.report import DataProblems, ReportContent, write_report
-from vitrail.train.finish import classification_content, command_line, versions
+from vitrail.train.finish import classification_content
+from vitrail.train.record import command_line, versions
 
 Progress = Callable[[str, int, int], None]
 
@@ -38,7 +40,8 @@ def evaluate(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Figures of a model on DATA, flat, as fractions: top1, top5, macro_f1, ece, auroc (or map, macro_f1, micro_f1,
-    auroc for several labels), each with `_low` and `_high`, and `n`, `split`, `skipped`.
+    auroc for several labels), each with `_low` and `_high`, and `n`, `split`, `skipped`; besides, `notes` (sentences)
+    and `problems` (name and reason of each image that can't be read).
 
     Scores test/, else val/, else all of it. `knn` and `probe` add the accuracy of nearest neighbours and of a linear
     probe on the model's features, fitted on train/. `report` writes a page like that of a training run.
@@ -46,6 +49,8 @@ def evaluate(
     predictor = run if isinstance(run, Predictor) else load(run, device=device, fit=fit, image_size=image_size)
     source = open_source(fspath(data), one_class=True)
     samples, name, notes = _scored(source, run, split)
+    if source.multi_label and not predictor.multi_label:
+        raise VitrailError(f"{source.name} has several labels per image, and this model was trained to give one.")
     classes = _indices(source, predictor) if not (knn or probe) or _has_head(predictor) else None
     figures: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
@@ -71,35 +76,43 @@ def score(predictor: Predictor, probabilities: Tensor, targets: Tensor) -> dict[
 
 def _scored(source: Source, run: Any, split: str | None) -> tuple[list[Sample], str, list[str]]:
     """Which images are scored, how that split is called, and what to know about it."""
-    if split is not None:
-        if split not in source.splits:
-            hint = nearest(split, source.splits)
-            raise VitrailError(f"{source.name} has no split {split}; it has {', '.join(source.splits)}.{hint}")
-        return source.splits[split], split, []
-    name = next(name for name in ("test", "val", "all", "train") if name in source.splits)
-    samples = source.splits[name]
-    seen = _seen_in_training(run)
-    known = [sample for sample in samples if _place(sample) in seen]
-    if not known:
-        return samples, name, []
-    held_out = [sample for sample in samples if _place(sample) not in seen]
-    if name == "all" and len(held_out) >= 0.01 * len(samples):
-        note = f"{plural(len(known), 'image')} of {source.name} trained this model: only what was held out then counts."
-        return held_out, "held out in training", [note]
-    return samples, name, [f"{plural(len(known), 'image')} of these trained this model: the figures flatter it."]
+    if split is not None and split not in source.splits:
+        hint = nearest(split, source.splits)
+        raise VitrailError(f"{source.name} has no split {split}; it has {', '.join(source.splits)}.{hint}")
+    name = split or next(name for name in ("test", "val", "all", "train") if name in source.splits)
+    samples, places = source.splits[name], _places_in_training(run)
+    part = [places.get(_place(sample)) for sample in samples]
+    trained, chose = part.count("train"), part.count("val")
+    if trained and name == "all" and trained < len(samples):
+        samples = [sample for sample, where in zip(samples, part, strict=True) if where != "train"]
+        note = f"{plural(trained, 'image')} of {source.name} trained this model: only what was held out then counts."
+        return samples, "held out in training", [note, *_chose(chose)]
+    if trained:
+        return samples, name, [f"{plural(trained, 'image')} of these trained this model: the figures flatter it."]
+    return samples, name, _chose(chose)
 
 
-def _seen_in_training(run: Any) -> set[str]:
-    if isinstance(run, Predictor):
-        return set()
+def _chose(count: int) -> list[str]:
+    note = f"{plural(count, 'image')} of these chose the epoch of this model: expect slightly less on new ones."
+    return [note] if count else []
+
+
+def _places_in_training(run: Any) -> dict[str, str]:
+    """For each image that a run used, by its place: "train", or "val" if it was chosen by."""
+    if isinstance(run, Predictor) or not Path(fspath(run)).expanduser().exists():
+        return {}
     folder = Path(fspath(run)).expanduser()
     table = (folder if folder.is_dir() else folder.parent) / "split.csv"
     if not table.is_file():
-        return set()
-    try:
-        return {_place(sample) for sample in open_source(table, one_class=True).splits.get("train", [])}
-    except VitrailError:
-        return set()
+        return {}
+    with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = csv.DictReader(file)
+        return {_resolved(table.parent, row["path"]): row["split"] for row in rows}
+
+
+def _resolved(folder: Path, path: str) -> str:
+    file = folder / path
+    return str(file.resolve()) if file.exists() else path
 
 
 def _place(sample: Sample) -> str:
@@ -115,7 +128,7 @@ def _indices(source: Source, predictor: Predictor) -> list[int]:
     labels = {_plain(label): index for index, label in reversed([*enumerate(predictor.labels)])}
     if all(_plain(name) in labels for name in source.classes):
         return [labels[_plain(name)] for name in source.classes]
-    if all(name.isdigit() and int(name) < len(labels) for name in source.classes):
+    if all(name.isdigit() and int(name) < len(predictor.labels) for name in source.classes):
         return [int(name) for name in source.classes]
     unknown = [name for name in source.classes if _plain(name) not in labels]
     raise VitrailError(

@@ -8,7 +8,7 @@ import torch
 
 from tests.odd_files import photograph
 from vitrail.data.augment import Augmenter, Policy
-from vitrail.data.loader import Loader, epoch_order
+from vitrail.data.loader import Loader, epoch_order, occurrences
 from vitrail.data.pictures import shrunk
 from vitrail.data.samples import Item, Sample
 from vitrail.models import Preprocessing
@@ -91,3 +91,8 @@ def test_draws_with_replacement_do_not_share_numbers_with_the_augmentation():
     order = epoch_order(np.arange(1000), 0, 0, np.ones(1000))
     crops = uniforms(0, 0, np.arange(1000), 1)[:, 0]
     assert abs(np.corrcoef(order, crops)[0, 1]) < 0.15
+
+
+def test_repeats_in_an_order_are_counted():
+    assert occurrences(np.array([3, 1, 3, 3, 2, 1])).tolist() == [0, 0, 1, 2, 0, 1]
+    assert not occurrences(np.random.default_rng(0).permutation(50)).any()

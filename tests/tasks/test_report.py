@@ -289,8 +289,6 @@ def test_long_lists_are_cut_and_say_so(tmp_path):
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path):
-    with pytest.raises(VitrailError, match=r"report\.html can't be written: No such file"):
-        write_report(tmp_path / "missing" / "report.html", report(list("ab")))
     (tmp_path / "report.html").mkdir()
     with pytest.raises(VitrailError, match="can't be written"):
         write_report(tmp_path / "report.html", report(list("ab")))

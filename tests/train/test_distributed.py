@@ -81,10 +81,10 @@ def test_three_processes_tune_a_head_share_a_cache_and_validate_on_two_images(da
     assert {tuple(value["exp_avg"].shape) for value in state["optimizer"]["state"].values()} == {(2, 64), (2,)}
     before = vitrail.load(first, device="cpu").model.state_dict()
     assert all(torch.equal(v, before[name]) for name, v in state["model"].items() if not name.startswith("head"))
-    # Each picture is in the cache once, whoever decoded it: two of 8×8, twelve of 10×12 (8/7 of 8, aspect kept).
+    # Each picture is in the cache once, whoever decoded it: two of 8×8, twelve of 12×15 as they are.
     stores = [*(tmp_path / "cache" / "images").iterdir()]
     sizes = [sum(file.stat().st_size for file in store.glob("[0-9]*.bin")) for store in stores]
-    assert sorted(sizes) == [2 * 8 * 8 * 3, 12 * 9 * 11 * 3]
+    assert sorted(sizes) == [2 * 8 * 8 * 3, 12 * 12 * 15 * 3]
 
 
 def test_a_signal_to_one_process_stops_all_at_one_step_and_they_go_on_exactly(data, tmp_path):

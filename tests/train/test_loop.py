@@ -102,7 +102,7 @@ def test_an_epoch_has_as_many_steps_as_whole_batches_and_at_least_one(count, bat
     trainer = make_trainer(images=make_images(count), batch_size=batch)
     seen = []
     step = trainer._step
-    trainer._step = lambda images, numbers: (seen.append(numbers), step(images, numbers))[1]
+    trainer._step = lambda images, numbers, keys: (seen.append(numbers), step(images, numbers, keys))[1]
     trainer.run()
     assert (trainer.steps, [len(numbers) for numbers in seen]) == (steps, [used] * steps)
     assert len({int(n) for numbers in seen for n in numbers}) == steps * used

@@ -203,12 +203,13 @@ def test_the_file_to_ship_tells_where_it_comes_from(run, data):
     about = kept.about
     assert kept.labels == ["class 0", "class 1", "class 2"]
     assert kept.preprocessing.size == (8, 8) and kept.name == "vit_nano2"
-    assert about["task"] == "classify" and about["multi_label"] is False and about["data"] == str(data)
+    assert about["task"] == "classify" and about["multi_label"] is False and about["data"] == data.name
     assert about["recipe"]["epochs"] == 3 and about["recipe"]["lr"] == 1e-3
     assert None not in [about["recipe"][name] for name in ("batch_size", "augment", "mixup", "warmup", "ema", "val")]
     assert about["metrics"]["top1"] == run.metrics["top1"] and about["metrics"]["epoch"] in (1, 2, 3)
     record = json.loads((run.folder / "run.json").read_text())
-    assert record["recipe"] == about["recipe"] and record["given"]["epochs"] == 3
+    assert record["recipe"].items() >= about["recipe"].items() and "out" not in about["recipe"]  # a place of ours
+    assert record["given"]["epochs"] == 3
     assert record["why"]["epochs"] == "as asked" and set(record["versions"]) >= {"torch", "torchvision", "vitrail"}
 
 

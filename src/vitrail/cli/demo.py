@@ -13,12 +13,8 @@ def demo(out: Path = Path("runs/demo")) -> None:
     """
     import shutil
 
-    import torch
-
     import vitrail
 
-    # Tensors this small gain nothing from a second thread, and wait for it.
-    torch.set_num_threads(1)
     if (out / "run").exists():
         shutil.rmtree(out / "run")
     data = write_digits(out / "digits")
@@ -45,11 +41,11 @@ def demo(out: Path = Path("runs/demo")) -> None:
     print("Next:")
     for arguments, what in (
         (f"predict {data / 'test' / '7'} --model {run.folder}", "the model just trained, on files"),
-        (f"train {data} --flip 0 --epochs 20", "the same by hand; or any folder with one folder per class"),
+        (f"train {data} --flip 0 --epochs 80", "the same by hand; or any folder with one folder per class"),
         (f"export {run.folder} --to timm", "its weights for another library"),
         ("models", "all that can be built by name"),
     ):
-        print(f"  {command} {arguments:<52} {what}")
+        print(f"  {command} {arguments:<58} # {what}")
 
 
 def write_digits(folder: Path) -> Path:
@@ -57,14 +53,12 @@ def write_digits(folder: Path) -> Path:
     import numpy as np
     from PIL import Image
 
-    from vitrail.errors import VitrailError
+    from vitrail.errors import VitrailError, extra
 
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise VitrailError(
-            "The demo needs scikit-learn, which brings the digits: pip install 'vitrail[demo]'."
-        ) from None
+        raise VitrailError(f"The demo needs scikit-learn, which brings the digits: {extra('demo')}.") from None
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(pixels))
     for place, number in enumerate(order):

@@ -82,11 +82,11 @@ def write_parquet(file: IO[Any], paths: list[str], embeddings: Any) -> None:
 
 
 def pyarrow() -> tuple[Any, Any]:
-    from vitrail.errors import VitrailError
+    from vitrail.errors import VitrailError, extra
 
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise VitrailError("Parquet files are written with pyarrow: pip install 'vitrail[parquet]'.") from None
+        raise VitrailError(f"Parquet files are written with pyarrow: {extra('parquet')}.") from None
     return pyarrow, pyarrow.parquet

@@ -2,7 +2,7 @@
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -26,10 +26,10 @@ def evaluate(
     knn: bool = False,
     probe: bool = False,
     flip: bool = False,
-    crops: int = 1,
+    crops: Literal[1, 5, 9] = 1,
     json: Path | None = None,
     report: Path | None = None,
-    fit: str | None = None,
+    fit: Literal["crop", "pad", "stretch"] | None = None,
     image_size: int | None = None,
     batch_size: int = 64,
     device: str | None = None,
@@ -76,7 +76,7 @@ def evaluate(
             interval = f"   {100 * low:.1f} to {100 * high:.1f}" if low is not None and high is not None else ""
             print(f"  {title:<28} {100 * figures[name]:5.1f} %{interval}")
     if any(name.endswith("_low") for name in figures):
-        print("  (ranges: 95 % bootstrap intervals)")
+        print("  (ranges: 95 % intervals)")
     for note in notes:
         print(f"note: {note}")
     bad = [reason if name in reason else f"{name}: {reason}" for name, reason in problems]

@@ -67,6 +67,17 @@ def _canvas(images: list[Tensor], height: int = 0, width: int = 0, pin: bool = F
     return Canvas(pixels.permute(0, 3, 1, 2), sizes)
 
 
+def occurrences(order: np.ndarray) -> np.ndarray:
+    """How often each entry has come before in the order: 0 everywhere in a shuffle."""
+    sorting = np.argsort(order, kind="stable")
+    ordered = order[sorting]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    counts = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    before = np.empty(len(order), dtype=np.int64)
+    before[sorting] = counts
+    return before
+
+
 def epoch_order(numbers: np.ndarray, seed: int, epoch: int, weights: np.ndarray | None = None) -> np.ndarray:
     """The order in which an epoch takes the pictures: a shuffle, or with weights as many draws with replacement."""
     if weights is None:

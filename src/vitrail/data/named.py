@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.samples import SPLIT_WORDS, Item, Sample, Source, in_order, plural, some
-from vitrail.errors import VitrailError, nearest
+from vitrail.errors import VitrailError, extra, nearest
 
 _BOTH = {"train": {"train": True}, "test": {"train": False}}
 
@@ -148,7 +148,7 @@ def open_hub(rest: str, name: str) -> Source:
     try:
         import datasets
     except ImportError:
-        raise VitrailError(f"To read {name}, Hugging Face's datasets is needed: pip install 'vitrail[hf]'.") from None
+        raise VitrailError(f"To read {name}, Hugging Face's datasets is needed: {extra('hf')}.") from None
     path, _, configuration = rest.removeprefix("//").partition(":")
     folder = Path(path).expanduser()
     try:

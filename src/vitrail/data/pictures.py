@@ -32,8 +32,8 @@ R = TypeVar("R")
 # How much larger than the model's size training keeps its images: 249 for 224, so that a photograph of 500 pixels is
 # decoded at half of its size, which takes a third of the time.
 ROOM = 10 / 9
-# What would not shrink below this is kept as it is: in memory, where there is room, time counts for more than on disk.
-WORTH_IN_MEMORY, WORTH_ON_DISK = 0.6, 0.9
+FORMAT = 1  # of what a disk cache holds; another one where decoding or shrinking changes
+WORTH = 0.7  # what would not shrink below this is kept as it is: the time counts for more than the room
 
 
 class Unreadable(VitrailError):
@@ -88,34 +88,28 @@ class Pictures:
             self[number]
 
 
-def shrunk(samples: list[Sample], pre: Preprocessing, cache: str = "auto", copies: int = 1) -> Pictures:
-    """For training: the short side about 10/9 of the model's, never enlarged; padded or stretched if `fit` says so.
-
-    `cache` and `copies` are what `store.choose` takes.
-    """
+def shrunk(samples: list[Sample], pre: Preprocessing, cache: str = "auto") -> Pictures:
+    """For training: the short side about 10/9 of the model's, never enlarged; padded or stretched if `fit` says so."""
     size = (math.ceil(pre.size[0] * ROOM), math.ceil(pre.size[1] * ROOM))
     roomy = replace(pre, size=size, crop=1.0)
-    # Photographs are 4:3, and kept a little larger than asked.
-    store = _store(samples, ("shrunk", roomy), cache, copies, size[0] * size[1] * 2)
-    worth = WORTH_ON_DISK if isinstance(store, DiskStore) else WORTH_IN_MEMORY
 
     def prepare(sample: Sample) -> np.ndarray:
         if pre.fit in ("pad", "stretch"):
             return _pixels(fit_image(sample.decode(at_least=size), roomy))
         pixels = sample.pixels("L" if len(pre.mean) == 1 else "RGB", at_least=size)
         ratio = max(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
-        return _shrink(pixels, ratio) if ratio < worth else pixels
+        return _shrink(pixels, ratio) if ratio < WORTH else pixels
 
-    return Pictures(samples, prepare, store)
+    return Pictures(samples, prepare, _store(samples, "shrunk", roomy, cache))
 
 
-def fitted(samples: list[Sample], pre: Preprocessing, cache: str = "auto", copies: int = 1) -> Pictures:
+def fitted(samples: list[Sample], pre: Preprocessing, cache: str = "auto") -> Pictures:
     """For figures: exactly as `predict` prepares them, before normalisation."""
 
     def prepare(sample: Sample) -> np.ndarray:
         return _pixels(fit_image(sample.decode(), pre))
 
-    return Pictures(samples, prepare, _store(samples, ("fitted", pre), cache, copies, pre.size[0] * pre.size[1]))
+    return Pictures(samples, prepare, _store(samples, "fitted", pre, cache))
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
@@ -131,16 +125,21 @@ def _shrink(pixels: np.ndarray, ratio: float) -> np.ndarray:
     return smaller[0].permute(1, 2, 0).contiguous().numpy()
 
 
-def _store(samples: list[Sample], how: tuple[str, Preprocessing], cache: str, copies: int, pixels: int) -> Store | None:
-    count, pre = len(samples), how[1]
-    mode = choose(cache, count * pixels * len(pre.mean), copies)
+def cache_mode(count: int, pre: Preprocessing, cache: str, copies: int = 1) -> str:
+    """What "auto" means for so many pictures; `copies` is how many processes would each hold them in memory."""
+    # Photographs are 4:3, and kept somewhat larger than the model sees them.
+    return choose(cache, 2 * count * pre.size[0] * pre.size[1] * len(pre.mean), copies)
+
+
+def _store(samples: list[Sample], kind: str, pre: Preprocessing, cache: str) -> Store | None:
+    mode = cache_mode(len(samples), pre, cache)
     if mode == "memory":
-        return MemoryStore(count)
+        return MemoryStore(len(samples))
     if mode == "off":
         return None
     colours = pre.mean if pre.fit == "pad" else len(pre.mean)
-    kind = f"{how[0]} {pre.size} {pre.crop} {pre.interpolation} {pre.fit} {colours}"
-    return DiskStore(cache_folder([kind, *map(_identity, samples)]), count)
+    how = f"{FORMAT} {kind} {pre.size} {pre.crop} {pre.interpolation} {pre.fit} {colours} {ROOM} {WORTH}"
+    return DiskStore(cache_folder([how, *map(_identity, samples)]), len(samples))
 
 
 def _identity(sample: Sample) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import threading
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -38,8 +39,8 @@ class MemoryStore:
 class DiskStore:
     """The same in a folder, for any number of processes: each appends to a file of its own, all share one index.
 
-    The index is itself memory-mapped, one row per image. A row's last number is written after everything else, so that
-    a reader sees a whole image or none.
+    The index is itself memory-mapped, one row per image. A row ends with a checksum of itself, written after everything
+    else: of two processes that write it at once, a reader sees one or the other, or none.
     """
 
     def __init__(self, folder: Path, count: int):
@@ -59,8 +60,9 @@ class DiskStore:
             ) from None
 
     def get(self, number: int) -> np.ndarray | None:
-        file, offset, height, width, channels, there = self._index[number].tolist()
-        if not there:
+        row = self._index[number].tolist()
+        file, offset, height, width, channels, checksum = row
+        if checksum != _checksum(row[:5]):
             return None
         end = offset + height * width * channels
         pixels = self._maps.get(file)
@@ -85,8 +87,9 @@ class DiskStore:
                     f"The image cache {self.folder} can't grow ({error.strerror}): free some space, use --cache off, "
                     "or set VITRAIL_CACHE to a folder on a larger disk."
                 ) from None
-            self._index[number, :5] = (own, offset, *image.shape)
-            self._index[number, 5] = 1
+            row = [own, offset, *image.shape]
+            self._index[number, :5] = row
+            self._index[number, 5] = _checksum(row)
         return image
 
     def _own_file(self) -> tuple[int, BinaryIO]:
@@ -98,6 +101,10 @@ class DiskStore:
 
 
 Store = MemoryStore | DiskStore
+
+
+def _checksum(row: list[int]) -> int:
+    return zlib.crc32(repr(row).encode()) or 1  # an empty row ends with 0
 
 
 def _reserve(file: BinaryIO, size: int) -> None:

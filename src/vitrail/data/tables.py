@@ -15,7 +15,7 @@ from typing import Any
 from vitrail.data import named, shards
 from vitrail.data.folders import readable
 from vitrail.data.samples import NAMED, SPLIT_WORDS, Item, Sample, Source, TarMember, in_order, numbered, plural, some
-from vitrail.errors import VitrailError, nearest
+from vitrail.errors import VitrailError, extra, nearest
 
 SUFFIXES = {".csv", ".tsv", ".parquet", ".pq"}
 # What others call these columns: not read, since a guess may be wrong, but suggested.
@@ -191,7 +191,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise VitrailError(f"To read {path.name}, Parquet support is needed: pip install 'vitrail[parquet]'.") from None
+        raise VitrailError(f"To read {path.name}, Parquet support is needed: {extra('parquet')}.") from None
     try:
         header = parquet.read_schema(path).names
         _columns(header, str(path))

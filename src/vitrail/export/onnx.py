@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinTransformer
 from vitrail.weights.checkpoint import HEADER, settings_of
 
@@ -30,7 +30,7 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str)
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise VitrailError("ONNX files are written with onnx and onnxscript: pip install 'vitrail[onnx]'.") from None
+        raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
     both = LogitsAndFeatures(copy.deepcopy(model).cpu().float()).eval().requires_grad_(False)
     x = torch.zeros(2, settings_of(model).channels, *size)

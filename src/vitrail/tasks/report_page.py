@@ -106,7 +106,7 @@ def _headline(content: ReportContent) -> str:
     columns = 2 if len(keys) > 4 else max(len(keys) - 1, 1)  # beside the first, which is larger
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*findings(content), *content.notes])
     spread = any(key.endswith("_low") for key in numbers)
-    how = f" Ranges are 95{THIN}% intervals, from resampling these images." if spread else ""
+    how = f" Ranges are 95{THIN}% intervals." if spread else ""
     return (
         '<section id="figures" aria-label="Figures">'
         f'<p class="lead-in">Measured on {escape(content.split.rstrip("."))}.{how}</p>'

@@ -20,9 +20,8 @@ from vitrail.tasks.report import (
     hardest_images,
     thumbnail,
 )
-from vitrail.train.record import command_line, versions
 
-__all__ = ["classification_content", "command_line", "data_problems", "figures_of", "versions"]
+__all__ = ["classification_content", "data_problems", "figures_of"]
 
 READ = 2**32  # bytes that looking for duplicates may read; beyond, it is `vitrail data inspect`'s affair
 

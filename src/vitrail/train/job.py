@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.augment import Augmenter
-from vitrail.data.pictures import default_workers, fitted, shrunk
+from vitrail.data.pictures import cache_mode, default_workers, fitted, shrunk
 from vitrail.data.samples import Sample, Source, plural
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
@@ -27,11 +27,11 @@ from vitrail.train.leave import Stopped
 from vitrail.train.log import Log
 from vitrail.train.loop import Settings, Trainer
 from vitrail.train.plan import fine_tuning_rate, policy_of
-from vitrail.train.recipe import Recipe, to_dict
+from vitrail.train.recipe import Recipe, shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start, set_drop_path
 from vitrail.train.view import View, clock
-from vitrail.train.words import advise, held_out, show_outcome, show_plan, show_unreadable
+from vitrail.train.words import CHOSE, advise, held_out, show_outcome, show_plan, show_unreadable
 from vitrail.weights import read_checkpoint, save_weights
 
 PROBE_LIMIT = 20_000_000  # images × classes; beyond, a head is learned as quickly as it is solved for
@@ -126,16 +126,17 @@ class Job:
 
     def read(self) -> None:
         """Decodes the pictures once, as far as they are kept, and finds those that can't be read."""
-        recipe, copies = self.recipe, self.group.count
+        recipe = self.recipe
         workers = default_workers() if recipe.workers is None else recipe.workers
         left_out = [*self.resumed[0].unreadable] if self.resumed else None
         train, val = self.samples["train"], self.samples["val"]
         # Only one pass, or none, over the training images needs no cache.
-        pictures = shrunk(train, self.pre, recipe.cache if self.epochs else "off", copies)
+        cache = self.group.of_first(cache_mode(len(train) + len(val), self.pre, recipe.cache, self.group.count))
+        pictures = shrunk(train, self.pre, cache if self.epochs else "off")
         progress = self.view.reading("reading the training images")
         self.views["train"] = learnt = read(pictures, self.group, workers, progress, left_out)
         if val:
-            pictures = fitted(val, self.pre, recipe.cache, copies)
+            pictures = fitted(val, self.pre, cache)
             progress = self.view.reading("reading the validation images")
             self.views["val"] = read(pictures, self.group, workers, progress, left_out)
         if self.solves_head:
@@ -225,7 +226,8 @@ class Job:
             dtype=self.dtype,
         )  # fmt: skip
         policy, pre = policy_of(recipe, self.pre.size), self.pre
-        augmenter = Augmenter(policy, pre.size, pre.mean, pre.std, recipe.seed, "bilinear", pre.crop)
+        kernel = pre.interpolation if policy.scale is None and pre.interpolation == "bicubic" else "bilinear"
+        augmenter = Augmenter(policy, pre.size, pre.mean, pre.std, recipe.seed, kernel, pre.crop)
         return Trainer(
             self.model, self.task, images, augmenter, settings, self.group,
             self.validate if "val" in self.views else None, self.folder, self.view.step, self.view.line,
@@ -235,8 +237,8 @@ class Job:
     def keep(self, row: dict[str, Any], **more: Any) -> None:
         """The one file to ship: weights, labels, preprocessing, recipe, figures."""
         if self.group.first:
-            about = {"task": "classify", "multi_label": self.task.multi_label, "recipe": to_dict(self.recipe)}
-            about |= {"data": self.data, "metrics": row, **more}
+            about = {"task": "classify", "multi_label": self.task.multi_label, "recipe": shared(self.recipe)}
+            about |= {"data": Path(self.data).name, "metrics": row, **more}
             path = self.folder / "model.safetensors"
             save_weights(self.model, path, "vitrail", self.task.classes, self.pre, self.start.name, about)
         self.group.wait()
@@ -300,7 +302,7 @@ class Job:
     ) -> None:  # fmt: skip
         split = "nothing: no images were held out"
         if "val" in self.views:
-            split = f"{plural(len(self.views['val'].numbers), 'image')} ({held_out(self.source)})"
+            split = f"{plural(len(self.views['val'].numbers), 'image')} ({held_out(self.source)}), {CHOSE}"
         content = ReportContent(
             title=self.folder.name,
             figures=figures,
@@ -311,7 +313,7 @@ class Job:
             best_epoch=trainer.best.get("epoch"),
             problems=data_problems(self.samples, self.task.classes, unreadable, self.source.notes),
             recipe=[(n, value, self.why.get(n, "")) for n, value in to_dict(self.recipe).items() if value is not None],
-            command=command_line(),
+            command=self.resumed[0].command if self.resumed else command_line(),
             versions=versions(self.group.device),
             **parts,
         )

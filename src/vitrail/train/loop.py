@@ -1,7 +1,8 @@
 """The loop: steps, epochs, validation, what is kept. Short enough to read.
 
 A step is keyed by (seed, epoch, step): which images, how each is changed, what dropout draws. So a run that was
-stopped continues exactly, and the number of processes changes neither the order nor the images.
+stopped continues exactly, and the number of processes changes neither the order nor what is done to an image by itself;
+which images are mixed, and drop path, are each process's own affair.
 """
 
 import time
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.data.augment import Augmenter
-from vitrail.data.loader import epoch_order
+from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.mix import draw, mix
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
@@ -138,18 +139,22 @@ class Trainer:
     def _train_epoch(self) -> None:
         order = epoch_order(self.train.numbers, self.settings.seed, self.epoch, self.train.weights)
         size = self.batch_size
-        mine = [self.processes.share(order[s * size : (s + 1) * size]) for s in range(self.step, self.steps)]
+        # A picture that is drawn again in an epoch, to balance the classes, looks different each time.
+        repeats = occurrences(order) * len(self.train.samples)
+        steps = range(self.step, self.steps)
+        mine = [self.processes.share(order[s * size : (s + 1) * size]) for s in steps]
+        again = [self.processes.share(repeats[s * size : (s + 1) * size]) for s in steps]
         self.model.train()
         late: _Late | None = None
         started = shown = time.monotonic()
         spent, waited = self.sums["time"], self.sums["wait"]
         stop = False
         with closing(self.train.loader.batches(mine)) as batches:
-            for _ in mine:
+            for repeat in again:
                 asked = time.monotonic()
                 numbers, images = next(batches)
                 waited += time.monotonic() - asked
-                done = self._step(images, numbers)
+                done = self._step(images, numbers, numbers + repeat)
                 # Read one step late, so that the device is never waited for; never more, so that `waited` is true.
                 stop, save = self._count(late) if late else (False, False)
                 late = done
@@ -172,11 +177,12 @@ class Trainer:
         if stop:
             raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
 
-    def _step(self, images: Any, numbers: np.ndarray) -> "_Late":
-        """One update; gives the sum of the losses of all images, and the norm of the gradient."""
+    def _step(self, images: Any, numbers: np.ndarray, keys: np.ndarray) -> "_Late":
+        """One update, with what happens to each image drawn by its key; gives the sum of the losses of all images, and
+        the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        pixels = self.augmenter(images, numbers, self.epoch, self.device, out=self._pixels)
+        pixels = self.augmenter(images, keys, self.epoch, self.device, out=self._pixels)
         if self.device.type == "cpu":  # where the last step is over, and fresh memory costs a fifth of the augmentation
             self._pixels = pixels
         targets = self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
@@ -205,7 +211,7 @@ class Trainer:
                 return self._accumulate(pixels, targets)
             except torch.OutOfMemoryError:
                 size = min(self.micro_batch, len(pixels))
-                if self.parallel:  # the others may be half-way through exchanging gradients
+                if self.parallel and size > 1:  # the others may be half-way through exchanging gradients
                     raise VitrailError(
                         f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
                     ) from None
@@ -266,6 +272,7 @@ class Trainer:
         return _figure(row, name) >= max(first, tuned - self._standard_error(tuned))
 
     def _standard_error(self, share: float) -> float:
+        """Of a share of images; mean average precision is none, and varies about as much."""
         return (share * (1 - share) / max(1, self.validated)) ** 0.5
 
     def _close_epoch(self) -> dict[str, Any]:

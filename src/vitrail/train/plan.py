@@ -61,7 +61,7 @@ def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
         "mixup": (0.0, "fine-tuning"),
         "cutmix": (0.0, "fine-tuning"),
         "label_smoothing": (0.1, "usual"),
-        "ema": (0.9998, "averages about the last tenth of the run"),
+        "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
         "val": (_by(n, ((1_000, 0.2), (20_000, 0.15)), 0.05), size),
     }
 
@@ -85,7 +85,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "mixup": (0.8 if large else 0.0 if facts.side <= 16 else 0.2, size),
         "cutmix": (1.0 if large else 0.0, size),
         "label_smoothing": (0.1, "usual"),
-        "ema": (0.9998, "averages about the last tenth of the run"),
+        "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
         "val": (_by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
     }
 

@@ -3,9 +3,11 @@ CPU is tried in a child process first."""
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import nn
 
 from vitrail.errors import VitrailError
 
@@ -43,6 +45,19 @@ def survives_bf16() -> int:
     """The exit code of a process that multiplies in bf16 on this CPU: 0, or how it died (132: illegal instruction)."""
     done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True)
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+@contextmanager
+def fitting_threads(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """One thread where there is little to share: on a busy machine, threads that wait for each other over tensors this
+    small cost far more than they give."""
+    threads = torch.get_num_threads()
+    if device.type == "cpu" and sum(p.numel() for p in model.parameters()) < 500_000:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager:

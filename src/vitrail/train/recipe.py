@@ -84,7 +84,8 @@ class Recipe:
         check(self)
 
 
-# What may differ when a run is resumed: it changes nothing of the result.
+# What may differ when a run is resumed: where and how fast it runs. Another device, compiler or micro-batch rounds and
+# draws drop path differently; everything else stays the same to the bit.
 MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}
 
 
@@ -106,6 +107,14 @@ def make_recipe(**options: Any) -> Recipe:
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """JSON-able."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(recipe).items()}
+
+
+def shared(recipe: Recipe) -> dict[str, Any]:
+    """For the file that is passed on: without the places of this machine."""
+    values = to_dict(recipe)
+    if values["weights"] not in ("auto", "none") and not values["weights"].startswith("hf://"):
+        values["weights"] = Path(values["weights"]).name
+    return {name: value for name, value in values.items() if name != "out"}
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:

@@ -13,12 +13,13 @@ from vitrail.train.distributed import Processes, processes
 from vitrail.train.job import Job
 from vitrail.train.log import check_packages
 from vitrail.train.plan import Facts, fill
-from vitrail.train.precision import choose_precision
+from vitrail.train.precision import choose_precision, fitting_threads
 from vitrail.train.recipe import Recipe, make_recipe
 from vitrail.train.record import continued, digest, read_record
 from vitrail.train.start import start_model
 from vitrail.train.state import load_state, remove_parts, seed_step
 from vitrail.train.view import View
+from vitrail.weights import read_checkpoint
 
 
 @dataclass
@@ -61,7 +62,8 @@ def _train(data: str, recipe: Recipe, group: Processes) -> Run:
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
     samples = splits(source, full.val or 0.0, recipe.seed)
     job = Job(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
-    return Run(folder, job.run())
+    with fitting_threads(start.model, group.device):
+        return Run(folder, job.run())
 
 
 def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
@@ -76,6 +78,9 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
         remove_parts(folder)
     if state is None:
         return _train(data, given, group)
+    if state["epoch"] >= (full.epochs or 0) and (folder / "report.html").exists():
+        View(group.first).line(f"The run in {folder} is finished already.")
+        return Run(folder, read_checkpoint(folder / "model.safetensors").about.get("metrics", {}))
     source = open_source(data)
     samples = splits(source, full.val or 0.0, full.seed)
     for split, before in record.samples.items():
@@ -89,7 +94,8 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
         (record, state),
     )  # fmt: skip
-    return Run(folder, job.run())
+    with fitting_threads(job.model, group.device):
+        return Run(folder, job.run())
 
 
 def _learnt(source: Source) -> list[Sample]:

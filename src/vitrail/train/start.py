@@ -83,7 +83,7 @@ def _weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[
         return None, f"{name} from scratch: --weights none."
     if weights != "auto":
         checkpoint = read_checkpoint(weights, model)
-        return checkpoint, f"Fine-tuning {checkpoint.name or 'the model'} from {weights}."
+        return checkpoint, f"Starts from {checkpoint.name or 'the model'} in {weights}."
     entry, implied = resolve(name)
     changed = {key for key, value in implied.items() if key != "image_size" and getattr(entry.settings, key) != value}
     if entry.hub is None or changed:
@@ -92,7 +92,7 @@ def _weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             checkpoint = read_checkpoint(f"hf://{entry.hub}", entry.name)
-        return checkpoint, f"Fine-tuning {name} from its public weights, hf://{entry.hub}."
+        return checkpoint, f"Starts from {name} with its public weights, hf://{entry.hub}."
     except VitrailError as error:
         reason = str(error).split("\n")[0].rstrip(".")
         return None, f"{name} from scratch: its public weights could not be had ({reason})."

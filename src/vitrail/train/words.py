@@ -13,6 +13,7 @@ from vitrail.train.recipe import Recipe
 from vitrail.train.start import Start
 from vitrail.train.view import View, clock
 
+CHOSE = "which also chose the epoch: expect slightly less on new images"
 NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
 
 
@@ -83,6 +84,8 @@ def show_outcome(
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
             view.line(f"{NAMES[name]}: {figures[name]:.1%}{interval}, on {figures['n']:,} validation images")
+    if figures:
+        view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
     where = f"epoch {best['epoch']}" if best["epoch"] else "the linear classifier on frozen features"
     view.line(f"Kept: {where}, after {clock(seconds)} in all.")
     view.line(f"Model:  {folder / 'model.safetensors'}")

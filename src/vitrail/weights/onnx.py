@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, extra
 from vitrail.models.checks import check_image
 from vitrail.weights.checkpoint import HEADER, read_header
 
@@ -78,7 +78,7 @@ def _open(path: Path, device: str | torch.device | None) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise VitrailError(f"{path} is run with onnxruntime: pip install 'vitrail[onnx]'.") from None
+        raise VitrailError(f"{path} is run with onnxruntime: {extra('onnx')}.") from None
     if not path.is_file():
         raise VitrailError(f"There is no file {path}.")
     wanted = torch.device(device).type if device is not None else None
