@@ -78,9 +78,6 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
         remove_parts(folder)
     if state is None:
         return _train(data, given, group)
-    if state["epoch"] >= (full.epochs or 0) and (folder / "report.html").exists():
-        View(group.first).line(f"The run in {folder} is finished already.")
-        return Run(folder, read_checkpoint(folder / "model.safetensors").about.get("metrics", {}))
     source = open_source(data)
     samples = splits(source, full.val or 0.0, full.seed)
     for split, before in record.samples.items():
@@ -89,6 +86,9 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
                 f"{data} has changed since the run in {folder} began ({split}: {before} then, "
                 f"{digest(samples[split])} now), so it can't be continued exactly: start a new run."
             )
+    if state["epoch"] >= (full.epochs or 0) and (folder / "report.html").exists():
+        View(group.first).line(f"The run in {folder} is finished already.")
+        return Run(folder, read_checkpoint(folder / "model.safetensors").about.get("metrics", {}))
     dtype, _ = choose_precision(full.precision, group.device)
     job = Job(
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
