@@ -41,7 +41,8 @@ def test_npz_holds_paths_and_float32_rows(folder, capsys):
 
 
 def test_parquet_holds_the_same_and_the_mean_of_views_if_asked(folder):
-    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import parquet
+
     assert run("pictures", "--model", "run", "--out", "e.parquet", "--flip", "--crops", 5) == 0
     table = parquet.read_table("e.parquet")
     assert table.column_names == ["path", "embedding"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from tests.odd_files import write_odd_files
+from tests.odd_files import STORED, write_odd_files
 from vitrail.data.decode import open_image, open_pixels, to_image
 from vitrail.errors import VitrailError, nearest
 
@@ -43,19 +43,6 @@ def png_of_size(width, height):
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
-
-
-# Orientation tag → how the file's rows lie, given the upright picture (the inverse of what a viewer must do).
-STORED = {
-    1: lambda a: a,
-    2: lambda a: a[:, ::-1],
-    3: lambda a: a[::-1, ::-1],
-    4: lambda a: a[::-1],
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: np.rot90(a, 1),
-    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
-    8: lambda a: np.rot90(a, -1),
-}
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])

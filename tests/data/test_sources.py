@@ -252,8 +252,9 @@ def test_a_table_that_cannot_be_used_is_told_in_one_sentence(tmp_path, lines, me
 
 
 def test_parquet_says_the_same_as_csv(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     fill(tmp_path, *(f"{i}.jpg" for i in range(4)))
     columns = {"path": [f"{i}.jpg" for i in range(4)], "label": ["a", "b", "a", "b"], "split": ["train"] * 3 + ["test"]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
@@ -331,7 +332,7 @@ def test_a_torchvision_data_set_that_cannot_be_had_is_one_sentence(tmp_path, mon
 @pytest.fixture
 def datasets(tmp_path, monkeypatch):
     """Hugging Face's, without its network and with a cache of our own."""
-    package = pytest.importorskip("datasets", reason="needs the extra hf")
+    import datasets as package
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

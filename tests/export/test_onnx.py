@@ -14,7 +14,6 @@ from vitrail.export import export, onnx
 from vitrail.models import Preprocessing
 from vitrail.weights.onnx import OnnxModel
 
-pytest.importorskip("onnxruntime")
 LABELS = ["ant", "bee", "猫"]
 ABOUT = {"task": "classify", "multi_label": True, "thresholds": [0.2, 0.5, 0.9]}
 

@@ -9,7 +9,6 @@ from vitrail.models import Preprocessing, VisionTransformer
 from vitrail.weights.onnx import OnnxModel
 from vitrail.weights.save import header_of
 
-pytest.importorskip("onnxruntime")
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
 
 

@@ -10,7 +10,6 @@ from vitrail.export import export
 from vitrail.models import Preprocessing, SwinTransformer, VisionTransformer
 from vitrail.weights.onnx import OnnxModel
 
-pytest.importorskip("onnxruntime")
 SWIN = {"image_size": 16, "patch_size": 2, "width": 8, "depths": (2, 1), "heads": (2, 4), "window": 3, "num_classes": 5}
 HYBRID = {"image_size": 32, "patch_size": 1, "width": 16, "depth": 1, "heads": 2, "num_classes": 5, "stem": (1, 1)}
 

@@ -24,7 +24,8 @@ def one_hot(labels: torch.Tensor) -> torch.Tensor:
 
 
 def test_it_is_sklearns_logistic_regression_with_the_same_penalty():
-    linear_model = pytest.importorskip("sklearn.linear_model")
+    from sklearn import linear_model
+
     x, labels = features()
     unseen, _ = features(2000, seed=1)
     found = solve_probe(x, one_hot(labels))
@@ -39,7 +40,8 @@ def test_it_is_sklearns_logistic_regression_with_the_same_penalty():
 
 
 def test_several_labels_are_sklearns_one_against_the_rest():
-    linear_model = pytest.importorskip("sklearn.linear_model")
+    from sklearn import linear_model
+
     x, labels = features()
     targets = torch.stack([labels % 2 == 0, labels > 2, labels == 1], dim=1).float()
     found = solve_probe(x, targets, multi_label=True)
@@ -94,7 +96,8 @@ def test_features_that_are_no_numbers_are_one_sentence():
 
 
 def test_nearest_neighbours_are_sklearns_with_weighted_votes():
-    neighbors = pytest.importorskip("sklearn.neighbors")
+    from sklearn import neighbors
+
     known, labels = features(300)
     asked, _ = features(100, seed=1)
     ours = nearest_neighbours(known, one_hot(labels), asked, k=20, temperature=0.07, rows=33)

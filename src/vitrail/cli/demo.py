@@ -25,7 +25,7 @@ def demo(out: Path = Path("runs/demo")) -> None:
     figures = vitrail.evaluate(run, data)
     low, high = figures["top1_low"], figures["top1_high"]
     print(
-        f"\nOn the {figures['n']} pictures of test/, which nothing was chosen by: {figures['top1']:.1%} "
+        f"\nOn the {figures['n']} pictures of test/, which the training has not seen: {figures['top1']:.1%} "
         f"are recognised (95 % interval {low:.1%} to {high:.1%}).\n"
     )
     predictor = vitrail.load(run)
