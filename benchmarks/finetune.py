@@ -51,10 +51,12 @@ def vitrail_answers(data: str, weights: str, seed: int, test: list, device: str)
     run = vitrail.train(data, weights=weights, seed=seed, out=folder, device=device)
     recipe = json.loads((folder / "run.json").read_text())["recipe"]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    answers = vitrail.load(run, device=device).probabilities([s.open() for s in test], batch_size=128).argmax(1).numpy()
+    predictor = vitrail.load(run, device=device)
+    kept = {name: predictor.about["metrics"].get(name) for name in ("epoch", "share")}
+    answers = predictor.probabilities([s.open() for s in test], batch_size=128).argmax(1).numpy()
     shutil.rmtree(folder.parent)
     return answers, {"epochs": recipe["epochs"], "batch_size": recipe["batch_size"], "validation": run.metrics["top1"],
-                     "rows": rows}  # fmt: skip
+                     "rows": rows, "kept": kept}  # fmt: skip
 
 
 def timm_answers(

@@ -70,6 +70,9 @@ def join_patches(patches: Tensor) -> Tensor:
     return patches.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h * p, w * q)
 
 
+CPU_ROWS = 3136  # tokens at a time for inference on a CPU, so that what lies between the two layers stays in the cache
+
+
 class MLP(nn.Module):
     """D -> hidden -> D. With `activation="swiglu"` the first layer makes a gate and a value: silu(gate)·value."""
 
@@ -80,6 +83,12 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:  # ... D -> ... D
+        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if x.device.type == "cpu" and not plain and x.shape[:-1].numel() > 2 * CPU_ROWS:
+            return torch.cat([self.branch(rows) for rows in x.flatten(0, -2).split(CPU_ROWS)]).view_as(x)
+        return self.branch(x)
+
+    def branch(self, x: Tensor) -> Tensor:
         x = self.fc1(x)
         if self.activation == "swiglu":
             gate, value = x.chunk(2, dim=-1)

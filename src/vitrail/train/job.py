@@ -1,6 +1,7 @@
-"""One training run, step by step: read the pictures, solve for a head, tune, keep the best, report."""
+"""One training run, step by step: read the pictures, solve for a head, tune, keep the best, learn from all, report."""
 
 import shlex
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from vitrail.data.pictures import cache_mode, default_workers, fitted, shrunk
 from vitrail.data.samples import Sample, Source, plural
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
+from vitrail.models import build
 from vitrail.models.heads import classifiers
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.probe import solve_probe
@@ -28,12 +30,15 @@ from vitrail.train.log import Log
 from vitrail.train.loop import Settings, Trainer
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, shared, to_dict
-from vitrail.train.record import Record, command_line, described, digest, versions
+from vitrail.train.record import Record, command_line, described, digest, read_record, versions
+from vitrail.train.settle import best_share, between, copies
 from vitrail.train.start import Start, set_drop_path
+from vitrail.train.state import load_state
 from vitrail.train.view import View, clock
 from vitrail.train.words import CHOSE, advise, held_out, show_outcome, show_plan, show_unreadable
 from vitrail.weights import read_checkpoint, save_weights
 
+START, AGAIN = "start.safetensors", "again"  # in the run folder, until the run is finished
 PROBE_LIMIT = 20_000_000  # images × classes; beyond, a head is learned as quickly as it is solved for
 COMPILE_FROM = 2_000  # steps; fewer do not repay the minute that compiling takes
 
@@ -54,6 +59,7 @@ class Job:
     group: Processes
     view: View
     resumed: tuple[Record, dict[str, Any]] | None = None  # what is continued, and its state
+    again: bool = False  # the second time, on all images: nothing is chosen, kept or logged
     views: dict[str, Images] = field(default_factory=dict)  # "train", "val", "train as predicted"
     left_out: dict[str, str] = field(default_factory=dict)  # name → reason, from the start
 
@@ -79,6 +85,17 @@ class Job:
             view, self.data, self.source, self.samples, self.start, self.recipe, self.why, self.group.device,
             self.dtype, self.folder,
         )  # fmt: skip
+        try:
+            history, best = self.fit()
+            return self.finish(history, best, began)
+        except Stopped as stopped:
+            again = shlex.join(["vitrail", "train", self.data, "--out", str(self.folder), "--resume"])
+            raise Stopped(f"{stopped} To go on: {again}") from None
+
+    def fit(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Leaves the tuned weights in the model: those of the best epoch, or of the last where nothing is chosen or the
+        linear classifier remained ahead. Gives the rows of all epochs, and the best."""
+        view = self.view
         self.read()
         head = {} if self.resumed else self.solve_head()
         trainer = self.trainer()
@@ -88,7 +105,7 @@ class Job:
         else:
             self.begin(trainer, head)
         log: Log | None = None
-        if self.group.first:
+        if self.group.first and not self.again:
             log = Log(self.folder, trainer.history, to_dict(self.recipe), self.recipe.wandb, self.recipe.mlflow)
 
         def after_epoch(row: dict[str, Any], is_best: bool) -> None:
@@ -101,14 +118,15 @@ class Job:
 
         try:
             trainer.run(after_epoch)
-        except Stopped as stopped:
-            again = shlex.join(["vitrail", "train", self.data, "--out", str(self.folder), "--resume"])
-            raise Stopped(f"{stopped} To go on: {again}") from None
         finally:
             view.settle()
             if log:
                 log.close()
-        return self.finish(trainer, began)
+        if trainer.best.get("epoch") and not self.again:
+            self.model.load_state_dict(read_checkpoint(self.folder / "model.safetensors").state)
+        elif trainer.average is not None:
+            trainer.average.swap(self.model)
+        return trainer.history, trainer.best or {"epoch": self.epochs}
 
     def begin(self, trainer: Trainer, head: dict[str, Any]) -> None:
         """Makes the folder, with what the run is and, from weights, what it already has to show."""
@@ -119,6 +137,8 @@ class Job:
             trainer.history.append(head)
         if head or not self.epochs:
             self.keep(head or {"epoch": 0})
+        if self.epochs and (head or self.recipe.refit == "on"):
+            self.save(self.folder / START, head)
         if self.epochs:
             trainer.save()
 
@@ -165,6 +185,10 @@ class Job:
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         return self.task.score(*self.logits(model))
+
+    def figure(self, model: nn.Module) -> float:
+        """The one figure that chooses."""
+        return self.validate(model)[self.task.figure]
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
@@ -235,13 +259,22 @@ class Job:
         )  # fmt: skip
 
     def keep(self, row: dict[str, Any], **more: Any) -> None:
-        """The one file to ship: weights, labels, preprocessing, recipe, figures."""
+        """The one file to ship."""
+        if not self.again:
+            self.save(self.folder / "model.safetensors", row, **more)
+
+    def save(self, path: Path, row: dict[str, Any], **more: Any) -> None:
+        """Weights, labels, preprocessing, recipe, figures."""
         if self.group.first:
             about = {"task": "classify", "multi_label": self.task.multi_label, "recipe": shared(self.recipe)}
             about |= {"data": Path(self.data).name, "metrics": row, **more}
-            path = self.folder / "model.safetensors"
             save_weights(self.model, path, "vitrail", self.task.classes, self.pre, self.start.name, about)
         self.group.wait()
+
+    @property
+    def first(self) -> dict[str, Tensor]:
+        """The weights that training started from; with weights, the linear classifier on frozen features."""
+        return read_checkpoint(self.folder / START).state if self.epochs else copies(self.model)
 
     # -- the folder --------------------------------------------------------------------------------------------------
 
@@ -274,43 +307,74 @@ class Job:
                     self.folder.rmdir()  # unless something is in it
             raise
 
-    def finish(self, trainer: Trainer, began: float) -> dict[str, Any]:
-        """The kept weights, measured once more with intervals; the report."""
-        best = trainer.best or {"epoch": self.epochs}
-        self.model.load_state_dict(read_checkpoint(self.folder / "model.safetensors").state)
+    def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]:
+        """The best weights, measured once more with intervals; then, once more, on all images; the report.
+
+        What it starts from stays as it is until all is done, so that a run that is killed here can be resumed."""
+        share = 1.0
+        if "val" in self.views and self.epochs and any(row["epoch"] == 0 for row in history):
+            share = best_share(self.model, self.first, copies(self.model), self.figure)
+            best = {**best, "share": share}
         figures: dict[str, Any] = {}
         more: dict[str, Any] = {}
         parts: dict[str, Any] = {}
         if "val" in self.views:
             logits, targets = self.logits(self.model)
             figures, more = figures_of(self.task, logits, targets)
-            self.keep({**best, **figures}, **more)
             if self.group.first:
                 images = self.views["val"]
                 samples = [images.samples[number] for number in images.numbers]
                 parts = classification_content(self.task, logits, targets, samples, more.get("thresholds"))
-        unreadable = self.unreadable()
+        unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
+        if self.recipe.refit == "on" and "val" in self.views:
+            trained += f", then on all {self.refit(share):,} with what validation had chosen"
         if self.group.first:
             seconds = time.monotonic() - began
-            self.report(trainer, figures, parts, unreadable, seconds)
+            summary = f"{self.start.why} Trained on {trained}, in {clock(seconds)}."
+            self.report(history, best, figures, parts, unreadable, summary)
+        self.keep({**best, **figures}, finished=True, **more)
+        if self.group.first:
+            (self.folder / START).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             show_outcome(self.view, self.task, figures, best, seconds, self.folder)
         return figures
 
+    def refit(self, share: float) -> int:
+        """The same once more on all images, with the choices made: the figures are of the first time, the weights of
+        the second. Gives the number of images."""
+        samples = {"train": [*self.samples["train"], *self.samples["val"]], "val": []}
+        self.views.clear()  # the pictures, before they are read again
+        folder = self.folder / AGAIN
+        state = load_state(folder / "last.pt")
+        start = replace(self.start, model=build(self.model.settings))  # type: ignore[arg-type]
+        start.model.preprocessing = self.pre  # type: ignore[assignment]
+        start.model.load_state_dict(self.first)
+        recipe = replace(self.recipe, tune=self.recipe.tune if share else "probe")
+        twin = Job(
+            self.data, self.source, samples, start, self.given, recipe, self.why, self.dtype, folder, self.group,
+            self.view, (read_record(folder), state) if state else None, again=True,
+        )  # fmt: skip
+        self.view.line(f"Once more, on all {len(samples['train']):,} images:")
+        twin.fit()
+        tuned = copies(twin.model)
+        self.model.load_state_dict(between(twin.first, tuned, share) if twin.epochs else tuned)
+        return len(twin.views["train"].numbers)
+
     def report(
-        self, trainer: Trainer, figures: dict[str, Any], parts: dict[str, Any], unreadable: dict[str, str],
-        seconds: float,
+        self, history: list[dict[str, Any]], best: dict[str, Any], figures: dict[str, Any], parts: dict[str, Any],
+        unreadable: dict[str, str], summary: str,
     ) -> None:  # fmt: skip
         split = "nothing: no images were held out"
-        if "val" in self.views:
-            split = f"{plural(len(self.views['val'].numbers), 'image')} ({held_out(self.source)}), {CHOSE}"
+        if figures:
+            split = f"{plural(figures['n'], 'image')} ({held_out(self.source)}), {CHOSE}"
         content = ReportContent(
             title=self.folder.name,
             figures=figures,
             split=split,
             classes=self.task.classes,
-            summary=f"{self.start.why} Trained on {plural(len(self.samples['train']), 'image')} in {clock(seconds)}.",
-            curves=[row for row in trainer.history if row["epoch"]],
-            best_epoch=trainer.best.get("epoch"),
+            summary=summary,
+            curves=[row for row in history if row["epoch"]],
+            best_epoch=best.get("epoch"),
             problems=data_problems(self.samples, self.task.classes, unreadable, self.source.notes),
             recipe=[(n, value, self.why.get(n, "")) for n, value in to_dict(self.recipe).items() if value is not None],
             command=self.resumed[0].command if self.resumed else command_line(),

@@ -16,6 +16,7 @@ class Facts:
     classes: int
     pretrained: bool
     side: int  # of the images that the model sees
+    own_val: bool = False  # has the data validation images of its own?
 
 
 def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
@@ -63,6 +64,7 @@ def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
         "val": (_by(n, ((1_000, 0.2), (20_000, 0.15)), 0.05), size),
+        "refit": ("off", "the data has its own val/") if facts.own_val else _refit(n, size),
     }
 
 
@@ -87,7 +89,13 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
         "val": (_by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
+        "refit": ("off", "from scratch"),
     }
+
+
+def _refit(n: int, size: str) -> tuple[str, str]:
+    """What is held out of few images is missed; what is held out of many is not, and costs as long again."""
+    return ("on", f"{size}: in the end it learns from those held out too") if n < 20_000 else ("off", size)
 
 
 def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:

@@ -59,6 +59,8 @@ class Recipe:
     """Images per forward pass and process; the rest of a batch is accumulated. Halved when memory runs out."""
     val: float | None = None
     """Part of the training images to hold out for validation where the data has no val/ of its own."""
+    refit: Literal["auto", "on", "off"] = "auto"
+    """Train once more on all images when those held out have chosen; auto: from weights, up to 20,000 images."""
     seed: int = 0
     """Of the split, the order, the augmentation and the initial weights."""
     out: Path | None = None

@@ -57,7 +57,9 @@ def _train(data: str, recipe: Recipe, group: Processes) -> Run:
         recipe.model, recipe.weights, source.classes, recipe.image_size, recipe.fit, typical_side(learnt),
         group.device.type == "cuda",
     )  # fmt: skip
-    facts = Facts(len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size))
+    facts = Facts(
+        len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), "val" in source.splits
+    )
     full, why = fill(recipe, facts)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
     samples = splits(source, full.val or 0.0, recipe.seed)
@@ -86,9 +88,10 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
                 f"{data} has changed since the run in {folder} began ({split}: {before} then, "
                 f"{digest(samples[split])} now), so it can't be continued exactly: start a new run."
             )
-    if state["epoch"] >= (full.epochs or 0) and (folder / "report.html").exists():
+    about = read_checkpoint(folder / "model.safetensors").about if (folder / "model.safetensors").exists() else {}
+    if about.get("finished"):
         View(group.first).line(f"The run in {folder} is finished already.")
-        return Run(folder, read_checkpoint(folder / "model.safetensors").about.get("metrics", {}))
+        return Run(folder, about.get("metrics", {}))
     dtype, _ = choose_precision(full.precision, group.device)
     job = Job(
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),

@@ -75,6 +75,13 @@ def advise(view: View, row: dict[str, Any], train: Images) -> None:
         view.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
 
 
+def kept(best: dict[str, Any]) -> str:
+    share = best.get("share", 1.0)
+    if not best["epoch"] or not share:
+        return "the linear classifier on frozen features"
+    return f"epoch {best['epoch']}" + (f", {share:.0%} of the way from the linear classifier" if share < 1 else "")
+
+
 def show_outcome(
     view: View, task: Classify, figures: dict[str, Any], best: dict[str, Any], seconds: float, folder: Path
 ) -> None:
@@ -86,7 +93,6 @@ def show_outcome(
             view.line(f"{NAMES[name]}: {figures[name]:.1%}{interval}, on {figures['n']:,} validation images")
     if figures:
         view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
-    where = f"epoch {best['epoch']}" if best["epoch"] else "the linear classifier on frozen features"
-    view.line(f"Kept: {where}, after {clock(seconds)} in all.")
+    view.line(f"Kept: {kept(best)}, after {clock(seconds)} in all.")
     view.line(f"Model:  {folder / 'model.safetensors'}")
     view.line(f"Report: {folder / 'report.html'}")
