@@ -51,7 +51,7 @@ def attention(x, m, bias=None, turn=None):
     offsets = [zeros, zeros, zeros] if m.qkv.bias is None else m.qkv.bias.split(width)
     if m.q_bias is not None:
         offsets = [m.q_bias, zeros, m.v_bias]
-    outputs, maps = [], []
+    values, maps = [], []
     for head in range(m.heads):
         rows = slice(head * d, (head + 1) * d)
         q, k, v = (x @ w[rows].T + b[rows] for w, b in zip(m.qkv.weight.split(width), offsets, strict=True))
@@ -65,8 +65,10 @@ def attention(x, m, bias=None, turn=None):
         else:
             scores = q @ k.transpose(-2, -1) / math.sqrt(d)
         maps.append(softmax(scores if bias is None else scores + bias[head]))
-        outputs.append(maps[-1] @ v)
-    return linear(torch.cat(outputs, -1), m.proj), torch.stack(maps, 1)
+        values.append(v)
+    joined = torch.stack(maps, 1)
+    outputs = [joined[:, head] @ v for head, v in enumerate(values)]
+    return linear(torch.cat(outputs, -1), m.proj), joined
 
 
 def mlp(x, m):

@@ -5,8 +5,9 @@ a time. Which crop, which colours: a function of (seed, epoch, sample), see `key
 batch or process it lands in, and a resumed run needs no state of a generator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ _COLOUR = slice(_FLIP + 1, _FLIP + 4)
 _ERASE = _COLOUR.stop
 _ERASED = slice(_ERASE + 1, _ERASE + 1 + DRAWN)
 _RANDAUGMENT = _ERASED.stop
+_CACHED = 2**14  # pixels that a CPU treats at once
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,9 @@ class Augmenter:
             return out
         crops = (images, plan.boxes, self.size, plan.flip, self.interpolation, plan.cover)
         if device.type == "cpu":
-            # One by one: an image then stays in the core's cache from the crop to the last operation.
-            made = ((slice(index, index + 1), pixels) for index, pixels in enumerate(one_by_one(*crops)))
+            # One by one: an image then stays in the core's cache from the crop to the last operation. Of small ones,
+            # as many as fit there.
+            made = _together(one_by_one(*crops), max(1, _CACHED // (self.size[0] * self.size[1])))
         else:
             made = ((slice(None), pixels) for pixels in [by_matrices(*crops, device)])
         changing = bool(self._rounds or self.policy.colour)
@@ -184,6 +187,14 @@ class _Plan(NamedTuple):
     strengths: np.ndarray
     factors: np.ndarray  # [B, 3]: of brightness, contrast and saturation
     erased: np.ndarray  # [B, 4]: a box, empty where nothing is erased
+
+
+def _together(images: Iterable[Tensor], count: int) -> Iterator[tuple[slice, Tensor]]:
+    """[1, C, H, W] each, joined `count` at a time, with their places."""
+    images, done = iter(images), 0
+    while part := list(islice(images, count)):
+        yield slice(done, done + len(part)), torch.cat(part) if count > 1 else part[0]
+        done += len(part)
 
 
 def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:

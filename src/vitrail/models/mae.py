@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
+from vitrail.models.attention import Layout
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
 from vitrail.models.position import Grid, SinCosPosition
 from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
@@ -77,6 +78,18 @@ class MaskedAutoencoder(nn.Module):
     def gradient_checkpointing(self, on: bool) -> None:
         self.encoder.gradient_checkpointing = on
 
+    @property
+    def prefix_tokens(self) -> int:
+        return self.encoder.prefix_tokens
+
+    @property
+    def default_layer(self) -> int:
+        """The last block of the encoder. In `capture` the decoder's blocks count on from there."""
+        return self.encoder.default_layer
+
+    def token_grid(self, height: int, width: int) -> Grid:
+        return self.encoder.token_grid(height, width)
+
     def forward(self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None) -> MAEOutput:
         """`noise` [B, N] decides what is hidden: the patches with the highest values (random by default)."""
         visible, order, mask, grid = self.encode(x, mask_ratio, noise)
@@ -101,7 +114,8 @@ class MaskedAutoencoder(nn.Module):
         order = noise.argsort(dim=1)
         visible = patches.gather(1, order[:, :kept, None].expand(-1, -1, d))
         mask = torch.ones(b, h * w, device=x.device).scatter(1, order[:, :kept], 0.0)
-        return self.encoder.encode(self.encoder.add_prefix(visible), (h, w)), order, mask, (h, w)
+        tokens = self.encoder.encode(self.encoder.add_prefix(visible), (h, w), places=order[:, :kept])
+        return tokens, order, mask, (h, w)
 
     def decode(self, tokens: Tensor, order: Tensor, grid: Grid) -> Tensor:
         """Mask tokens fill the gaps, positions are added, and every patch is predicted: [B, N, p·q·C]."""
@@ -112,8 +126,12 @@ class MaskedAutoencoder(nn.Module):
         patches = torch.empty_like(ranked).scatter(1, order[..., None].expand(-1, -1, d), ranked)
         patches = self.decoder_position.add(patches.unflatten(1, grid)).flatten(1, 2)
         x = torch.cat([prefix, patches], dim=1)
+        layout = Layout(grid, self.settings.prefix_names)
         for block in self.decoder_blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.gradient_checkpointing and self.training else block(x)
+            if self.gradient_checkpointing and self.training:
+                x = checkpoint(block, x, None, None, layout, use_reentrant=False)
+            else:
+                x = block(x, layout=layout)
         return self.decoder_predict(self.decoder_norm(x))[:, self.encoder.prefix_tokens :]
 
     def target(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention
+from vitrail.models.attention import Attention, Layout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
@@ -202,27 +202,21 @@ class SwinBlock(nn.Module):
 
     def attend(self, x: Tensor) -> Tensor:
         real = (x.shape[1], x.shape[2])
-        bottom, right = -real[0] % self.window[0], -real[1] % self.window[1]
-        padded = (real[0] + bottom, real[1] + right)
+        padded = (real[0] + -real[0] % self.window[0], real[1] + -real[1] % self.window[1])
         shift = self.shift
         if self.padding == "torchvision":
             shift = (0 if self.window[0] >= padded[0] else shift[0], 0 if self.window[1] >= padded[1] else shift[1])
-        pad_first = self.padding == "torchvision"
-        if pad_first and padded != real:
-            x = F.pad(x, (0, 0, 0, right, 0, bottom))
-        if any(shift):
-            x = torch.roll(x, (-shift[0], -shift[1]), dims=(1, 2))
-        if not pad_first and padded != real:
-            x = F.pad(x, (0, 0, 0, right, 0, bottom))
-
         bias = self.bias()[None]
         windows = padded[0] // self.window[0] * (padded[1] // self.window[1])
         if any(shift) or (self.mask_padding and padded != real):
             regions = [self.regions(*sizes, x.device) for sizes in zip(padded, real, shift, strict=True)]
             bias = bias + window_mask(regions, self.window)
-        x = self.attention(partition(x, self.window), bias, windows=windows)
+        device = x.device
+        layout = Layout(real, places=lambda: self.places(real, padded, shift, device), windows=windows)
+        x = self.attention(self.cut(x, padded, shift), bias, layout=layout)
         x = unpartition(x, self.window, padded)
 
+        pad_first = self.padding == "torchvision"
         if not pad_first and padded != real:
             x = x[:, : real[0], : real[1]]
         if any(shift):
@@ -230,6 +224,24 @@ class SwinBlock(nn.Module):
         if pad_first and padded != real:
             x = x[:, : real[0], : real[1]]
         return x
+
+    def cut(self, x: Tensor, padded: Grid, shift: Grid) -> Tensor:
+        """Pads and rolls, in the order of the rule, and cuts into windows: [B, h, w, D] -> [B·windows, n, D]."""
+        real = (x.shape[1], x.shape[2])
+        pad_first = self.padding == "torchvision"
+        margin = (0, 0, 0, padded[1] - real[1], 0, padded[0] - real[0])
+        if pad_first and padded != real:
+            x = F.pad(x, margin)
+        if any(shift):
+            x = torch.roll(x, (-shift[0], -shift[1]), dims=(1, 2))
+        if not pad_first and padded != real:
+            x = F.pad(x, margin)
+        return partition(x, self.window)
+
+    def places(self, real: Grid, padded: Grid, shift: Grid, device: torch.device) -> Tensor:
+        """Which token, counted row by row, lies at each place of each window, -1 for padding: [windows, n]."""
+        numbers = torch.arange(1, real[0] * real[1] + 1, device=device).view(1, *real, 1)  # padding adds zeros
+        return self.cut(numbers, padded, shift)[..., 0] - 1
 
     def regions(self, padded: int, real: int, shift: int, device: torch.device) -> Tensor:
         """Labels of the places along one axis. After a roll the last `shift` places come from the other end of the
@@ -302,6 +314,12 @@ class SwinTransformer(nn.Module):
     def blocks(self) -> list[SwinBlock]:
         """All blocks in order, over the stages."""
         return [module for module in self.modules() if isinstance(module, SwinBlock)]
+
+    @property
+    def default_layer(self) -> int:
+        """The layer whose attention is worth looking at first: the last of the stage before the last. Deeper ones have
+        too few tokens to show where anything is."""
+        return sum(self.settings.depths[:-1] or self.settings.depths) - 1
 
     def token_grid(self, height: int, width: int) -> Grid:
         """The grid of tokens in the last stage."""

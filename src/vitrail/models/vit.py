@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Rotary
+from vitrail.models.attention import Attention, Layout, Rotary
 from vitrail.models.checks import check_image, check_layers, check_settings, pair
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
@@ -119,6 +119,12 @@ class ViTSettings:
         return ceil_div(self.image_size, self.stride)
 
     @property
+    def prefix_names(self) -> tuple[str, ...]:
+        """The tokens in front of the patches, in order."""
+        names = ("class",) * self.class_token + ("distillation",) * self.distillation_token
+        return names + tuple(f"register {i}" for i in range(self.registers))
+
+    @property
     def prefix_tokens(self) -> int:
         return self.class_token + self.distillation_token + self.registers
 
@@ -150,11 +156,13 @@ class Block(nn.Module):
         self.scale2 = nn.Identity() if s.layer_scale is None else LayerScale(s.width, s.layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None) -> Tensor:  # B N D
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+    ) -> Tensor:  # B N D
         if self.norm_first:
-            x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), bias, rotary)))
+            x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), bias, rotary, layout)))
             return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
-        x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, bias, rotary))))
+        x = self.norm1(x + self.drop_path(self.scale1(self.attention(x, bias, rotary, layout))))
         return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
 
 
@@ -201,6 +209,11 @@ class VisionTransformer(nn.Module):
         """Tokens in front of the patches: class, distillation, registers."""
         return self.settings.prefix_tokens
 
+    @property
+    def default_layer(self) -> int:
+        """The layer whose attention is worth looking at first: the last, which makes the class token."""
+        return self.settings.depth - 1
+
     def token_grid(self, height: int, width: int) -> Grid:
         """The grid of patch tokens that an image of this size is cut into."""
         return ceil_div((height, width), self.settings.stride)
@@ -245,14 +258,18 @@ class VisionTransformer(nn.Module):
         x = F.dropout(patches, self.settings.dropout, self.training) if self.settings.dropout else patches
         return x if self.norm_before is None else self.norm_before(x)
 
-    def encode(self, x: Tensor, grid: Grid, keep: dict[int, Tensor] | None = None) -> Tensor:
-        """Eqs. 2, 3 and the last norm, [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names."""
+    def encode(
+        self, x: Tensor, grid: Grid, keep: dict[int, Tensor] | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        """Eqs. 2, 3 and the last norm, [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names.
+        Where patches were left out, `places` [B, n] says which ones these are."""
         bias, rotary = self.position.bias(grid), self.position.rotary(grid)
+        layout = Layout(grid, self.settings.prefix_names, places)
         for i, block in enumerate(self.blocks):
             if self.gradient_checkpointing and self.training:
-                x = checkpoint(block, x, bias, rotary, use_reentrant=False)
+                x = checkpoint(block, x, bias, rotary, layout, use_reentrant=False)
             else:
-                x = block(x, bias, rotary)
+                x = block(x, bias, rotary, layout)
             if i == 0 and self.settings.position == "conditional":
                 prefix, patches = x[:, : self.prefix_tokens], x[:, self.prefix_tokens :]
                 patches = self.position.between(patches.unflatten(1, grid))

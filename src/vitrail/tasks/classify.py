@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.tasks.metrics import mean_average_precision, top_k
 
@@ -37,6 +37,10 @@ class Classify:
             return targets
         even = 0.5 if self.multi_label else 1 / len(self.classes)
         return targets * (1 - self.smoothing) + even * self.smoothing
+
+    def outputs(self, net: nn.Module, pixels: Tensor) -> Tensor:
+        """What the loss is made of: here the logits [B, C]."""
+        return net(pixels)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """One number per image, [B]: cross-entropy with soft targets, or binary cross-entropy summed over classes.

@@ -235,8 +235,8 @@ class Trainer:
         for i, (x, y) in enumerate(parts, 1):
             with self.parallel.no_sync() if self.parallel and i < len(parts) else nullcontext():
                 with autocast(self.device, self.settings.dtype):
-                    logits = self.net(x)
-                each = self.task.loss(logits, y)
+                    outputs = self.task.outputs(self.net, x)
+                each = self.task.loss(outputs, y)
                 # DDP takes the mean over processes of gradients that are each a part of one sum.
                 (each.sum() * (self.processes.count / self.batch_size)).backward()
             loss += each.detach().sum()

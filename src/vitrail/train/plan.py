@@ -82,7 +82,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
         "drop_path": (0.1, "from scratch"),
-        "augment": (_by(facts.side, ((17, "light"), (65, "medium")), "strong" if large else "medium"), size),
+        "augment": ("strong" if large and facts.side > 64 else "medium", size),
         "flip": (0.5, "usual"),
         "mixup": (0.8 if large else 0.0 if facts.side <= 16 else 0.2, size),
         "cutmix": (1.0 if large else 0.0, size),
@@ -99,13 +99,13 @@ def _refit(n: int, size: str) -> tuple[str, str]:
 
 
 def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
-    """The augmentation by its name; where an image has few pixels, a crop leaves most of them."""
+    """The augmentation by its name; where an image has few pixels, a crop leaves most of them, and none are erased."""
     policy = Policy.named(recipe.augment)
     if policy.scale is None:
         return policy
     if recipe.flip is not None:
         policy = replace(policy, flip=recipe.flip)
-    return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85)) if max(size) <= 16 else policy
+    return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0) if max(size) <= 16 else policy
 
 
 def _by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:
