@@ -6,7 +6,7 @@ z_l   = MLP(LN(z'_l)) + z'_l                              (3)  Block, second hal
 y     = LN(z_L)[class]                                    (4)  encode, pool
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -259,13 +259,21 @@ class VisionTransformer(nn.Module):
         return x if self.norm_before is None else self.norm_before(x)
 
     def encode(
-        self, x: Tensor, grid: Grid, keep: dict[int, Tensor] | None = None, places: Tensor | None = None
+        self,
+        x: Tensor,
+        grid: Grid,
+        keep: dict[int, Tensor] | None = None,
+        places: Tensor | None = None,
+        before: Callable[[int, Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Eqs. 2, 3 and the last norm, [B, N, D] -> [B, N, D]. Fills `keep` with the output of the blocks it names.
-        Where patches were left out, `places` [B, n] says which ones these are."""
+        Where patches were left out, `places` [B, n] says which ones these are. `before(i, tokens)` may change what
+        block i is given."""
         bias, rotary = self.position.bias(grid), self.position.rotary(grid)
         layout = Layout(grid, self.settings.prefix_names, places)
         for i, block in enumerate(self.blocks):
+            if before is not None:
+                x = before(i, x)
             if self.gradient_checkpointing and self.training:
                 x = checkpoint(block, x, bias, rotary, layout, use_reentrant=False)
             else:
