@@ -2,26 +2,29 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data import fit_image, several
+from vitrail.data import fit_image, several, to_image
 from vitrail.data.views import CROPS, Picture, decoded
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, nearest
 from vitrail.models import MaskedAutoencoder, Preprocessing, resolve
 from vitrail.models.catalog import change
 from vitrail.models.checks import pair
 from vitrail.weights import model_from, read_checkpoint, save_weights
 from vitrail.weights.onnx import OnnxModel
+
+if TYPE_CHECKING:
+    from vitrail.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,54 @@ class Predictor:
         """The pooled features that the head would see, one row per image: [n, D]."""
         return _rows(self._collect("features", images, batch_size, flip, crops, on_error))
 
+    def explain(
+        self,
+        image: Any,
+        target: int | str | None = None,
+        methods: Sequence[str] | None = None,
+        layer: int | None = None,
+        faithfulness: bool = True,
+    ) -> "Explanation":
+        """What the model sees in one picture, and why it says what it says: maps, attention, and curves that tell which
+        map to believe. A notebook draws it; `.figure()` gives the figure, `.save(folder)` writes PNGs and a page.
+
+        `target` is the class to explain, by label or index, the likeliest by default. `methods` are names of
+        `vitrail.explain.METHODS`. Without `faithfulness` the curves, the longest part, are left out.
+        """
+        from vitrail.explain.explanation import STEPS, explain_picture
+
+        pre = self.preprocessing
+        picture = np.array(fit_image(to_image(image), pre))  # a copy: Pillow's own memory is read-only
+        picture = picture.reshape(*picture.shape[:2], -1)
+        return explain_picture(
+            self.model,
+            picture,
+            self.normalised(torch.from_numpy(picture)[None]),
+            self.labels,
+            None if target is None else self.class_index(target),
+            methods,
+            layer,
+            Path(image).name if isinstance(image, str | PathLike) else "picture",
+            self.multi_label,
+            STEPS if faithfulness else 0,
+            pre.mean,
+            pre.std,
+        )
+
+    def class_index(self, target: int | str) -> int:
+        """The index of a class, from its label or from the index itself."""
+        found = [i for i, label in enumerate(self.labels) if str(target) == label]
+        found = found or [i for i, label in enumerate(self.labels) if str(target).lower() == label.lower()]
+        if isinstance(target, int) or (not found and re.fullmatch(r"\d+", str(target))):
+            if not 0 <= int(target) < len(self.labels):
+                raise VitrailError(f"There is no class {target}: the model has {len(self.labels)}, counted from 0.")
+            return int(target)
+        if not found:
+            raise VitrailError(f"The model has no class {target!r}.{nearest(str(target), self.labels)}")
+        if len(found) > 1:
+            raise VitrailError(f"{target!r} is the name of classes {' and '.join(map(str, found))}: give the index.")
+        return found[0]
+
     def _collect(self, what: str, images: Any, batch_size: int, flip: bool, crops: int, on_error: str) -> list[Outcome]:
         if on_error not in ("raise", "skip"):
             raise VitrailError(f'on_error={on_error!r} is not known: use "raise" or "skip".')
@@ -196,11 +247,11 @@ class Predictor:
         results = []
         with self._precision():
             for view in torch.from_numpy(pixels).unbind(1):
-                x = self._normalised(view)
+                x = self.normalised(view)
                 results += [function(y).float() for y in ([x, x.flip(-1)] if flip else [x])]
         return torch.stack(results).mean(dim=0).cpu() if len(results) > 1 else results[0].cpu()
 
-    def _normalised(self, pixels: Tensor) -> Tensor:
+    def normalised(self, pixels: Tensor) -> Tensor:
         """uint8 [n, H, W, C] -> [n, C, H, W] on the device, as `to_tensor` does it for one image."""
         like = next(self.model.parameters(), None)
         x = pixels.to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)

@@ -1,0 +1,182 @@
+"""`vitrail explain`: what a model sees in pictures, as PNGs and one page."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from vitrail.predict import Predictor
+
+MOST_ON_PAGE = 50  # pictures: about half a megabyte each, and the page is for reading
+
+
+def explain(
+    images: Annotated[list[Path], tyro.conf.Positional],
+    out: Path,
+    model: str | None = None,
+    methods: list[Literal["relevance", "grad_cam", "rollout", "attention"]] | None = None,
+    target: str | None = None,
+    layer: int | None = None,
+    faithfulness: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    fit: Literal["crop", "pad", "stretch", "native"] | None = None,
+    architecture: str | None = None,
+    image_size: int | None = None,
+    batch_size: int = 16,
+    device: str | None = None,
+) -> int:
+    """Shows what a model looks at, and why it says what it says: a folder of PNGs per picture, and one explain.html.
+
+    Pictures that can't be read are named and skipped, and the exit code is then 1.
+
+    Args:
+        images: Pictures, or folders of pictures.
+        out: The folder to write.
+        model: A run folder, a checkpoint, hf://org/name, or a catalog name.
+        methods: Which explanations; all that the model allows by default.
+        target: The class to explain, by label or index; for each picture its likeliest by default.
+        layer: The layer whose attention and tokens are shown, from 0, or from the end as -1; the model's own choice by
+            default.
+        faithfulness: Do not draw each picture but compare the methods on all of them: hide and show patches in the
+            order of each map, and see which the model minds most.
+        fit: How a picture is brought to the model's size; as the model was trained by default.
+        architecture: What a bare checkpoint is a checkpoint of, where it could be several.
+        image_size: Side to which pictures are brought; the model's own by default.
+        batch_size: Pictures at a time, with --faithfulness.
+        device: cpu or cuda; the GPU where there is one.
+    """
+    from vitrail.cli.pictures import collect, needed, report_skipped
+    from vitrail.errors import VitrailError
+    from vitrail.predict import load
+
+    if batch_size < 1:
+        raise VitrailError(f"--batch-size must be at least 1, got {batch_size}.")
+    if out.exists() and not out.is_dir():
+        raise VitrailError(f"--out names a folder, and {out} is a file.")
+    paths = collect(images)
+    predictor = load(needed(model), architecture, image_size, device, fit)
+    index = None if target is None else predictor.class_index(target)
+    bad: list[str] = []
+    if faithfulness:
+        compare_methods(predictor, paths, out, methods, index, batch_size, bad)
+    else:
+        explain_each(predictor, paths, out, methods, index, layer, bad)
+    return report_skipped(bad, len(paths))
+
+
+def explain_each(
+    predictor: "Predictor",
+    paths: list[Path],
+    out: Path,
+    methods: Any,
+    index: int | None,
+    layer: int | None,
+    bad: list[str],
+) -> None:
+    from dataclasses import replace
+
+    from vitrail.cli.pictures import progress
+    from vitrail.data import to_image
+    from vitrail.errors import VitrailError
+    from vitrail.explain import figures
+    from vitrail.explain.explanation import make_folder, portrait, write
+    from vitrail.explain.page import document, model_section, section
+
+    sections: list[str] = []
+    tables: list[tuple[Any, Any]] = []
+    size, names = (0, 0), set[str]()
+    with progress(len(paths)) as advance:
+        for path in paths:
+            try:
+                image = to_image(path)
+            except VitrailError as error:
+                bad.append(str(error))
+                advance()
+                continue
+            found = replace(predictor.explain(image, index, methods, layer), name=path.name)
+            folder = folder_name(path, names)
+            found.save_pictures(out / folder)
+            if len(sections) < MOST_ON_PAGE:
+                sections.append(section(found, key=f"picture-{len(sections)}"))
+            tables.append((found.distance, found.entropy))
+            size = found.picture.shape[:2]
+            said = f"{found.classes[0][0]} {found.classes[0][1]:.1%}, " if found.classes else ""
+            asked = f"explained: {found.target}, " if found.target and found.target != found.classes[0][0] else ""
+            print(f"{path}: {said}{asked}in {out / folder}")
+            advance()
+    if not tables:
+        return
+    distance, entropy = (sum(table) / len(table) for table in zip(*tables, strict=True))
+    model = portrait(predictor.model, size)
+    charts = {
+        "attention_distance": figures.distance_figure(distance, model.farthest),
+        "attention_entropy": figures.entropy_figure(entropy, model.most),
+        **model.figures(),
+    }
+    for name, figure in charts.items():
+        write(make_folder(out / "model") / f"{name}.png", figures.png(figure))
+    done, name = len(tables), predictor.name or "the model"
+    left = f"; the page shows the first {MOST_ON_PAGE}" if done > MOST_ON_PAGE else ""
+    summary = f"{done} {'picture' if done == 1 else 'pictures'} of {size[0]}×{size[1]}{left}."
+    page = document(f"Looking inside {name}", [*sections, model_section(model, distance, entropy, done)], summary)
+    print(f"{write(out / 'explain.html', page.encode())}: {summary}")
+
+
+def folder_name(path: Path, taken: set[str]) -> str:
+    """The picture's name without its ending, safe as a folder, and with a number where another has it already."""
+    plain = re.sub(r"[^\w.-]+", "_", path.stem).strip(".") or "picture"
+    name, number = plain, 2
+    while name.lower() in taken | {"model"}:
+        name, number = f"{plain}_{number}", number + 1
+    taken.add(name.lower())
+    return name
+
+
+def compare_methods(
+    predictor: "Predictor",
+    paths: list[Path],
+    out: Path,
+    methods: Any,
+    index: int | None,
+    batch_size: int,
+    bad: list[str],
+) -> None:
+    from vitrail.cli.pictures import progress
+    from vitrail.explain import compare, figures
+    from vitrail.explain.explanation import make_folder, write
+    from vitrail.explain.page import comparison_section, document
+
+    # What a method has to beat is always in the table.
+    chosen = None if methods is None else [*dict.fromkeys([*methods, "attention", "random"])]
+    with progress(len(paths)) as advance:
+        pictures = ((x, index) for x in batches(predictor, paths, batch_size, bad, advance))
+        found = compare(predictor.model, pictures, chosen, multi_label=predictor.multi_label, advance=advance)
+    print(found)
+    make_folder(out)
+    write(out / "faithfulness.json", json.dumps(found.as_dict(), indent=2).encode())
+    write(out / "faithfulness.png", figures.png(figures.comparison_figure(found)))
+    title = f"Explanations of {predictor.name or 'the model'}, compared"
+    page = document(title, [comparison_section(found)])
+    print(f"{write(out / 'faithfulness.html', page.encode())}, and the same as .json and .png")
+
+
+def batches(predictor: "Predictor", paths: list[Path], batch_size: int, bad: list[str], advance: Any) -> Iterator[Any]:
+    """Pictures of one size at a time, as the model takes them; decoded in threads, a few batches ahead."""
+    import numpy as np
+    import torch
+
+    from vitrail.data.views import decoded
+
+    for batch in decoded(paths, predictor.preprocessing, batch_size):
+        groups: dict[tuple[int, ...], list[np.ndarray]] = {}
+        for picture in batch:
+            if picture.views is None:
+                bad.append(str(picture.error))
+                advance()
+            else:
+                groups.setdefault(picture.views.shape, []).append(picture.views[0])
+        for pictures in groups.values():
+            yield predictor.normalised(torch.from_numpy(np.stack(pictures)))

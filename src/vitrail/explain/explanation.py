@@ -1,0 +1,222 @@
+"""One picture explained: the arrays, the figures of them, and how a notebook or a folder shows them."""
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+from vitrail.explain import figures
+from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
+from vitrail.explain.drawing import Array, as_bytes, encoded, over_pixels, overlay, pixels
+from vitrail.explain.faithfulness import Curves, faithfulness, usable
+from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing
+from vitrail.explain.methods import METHODS
+from vitrail.explain.relevance import grad_cam
+from vitrail.explain.tokens import Reconstruction, patch_filters, position_similarity, reconstruct, token_pca
+from vitrail.models import MaskedAutoencoder, SwinTransformer
+from vitrail.models.catalog import IMAGENET
+
+STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a model made of one picture. Tensors are float32 on the CPU; h×w is a grid of patches."""
+
+    name: str
+    picture: Array  # uint8 H W C, as the model saw it
+    classes: list[tuple[str, float]]  # label and probability, the likeliest first; none in a model without classes
+    target: str | None  # the class that was asked about
+    maps: dict[str, Tensor]  # by method, [h, w]
+    curves: dict[str, Curves]  # by method, and of random order
+    attention: list[Tensor]  # by layer, [H, h, w], of the class token or of the mean patch
+    attention_of: str  # which of the two
+    pca: Tensor  # [h, w, 3], the patch tokens as colours
+    distance: Tensor  # [L, H] in pixels
+    entropy: Tensor  # [L, H] in nats
+    reconstruction: Reconstruction | None  # of a masked autoencoder
+    cells: dict[Grid, Grid]  # by grid, the pixels that one of its cells stands for
+
+    def cell(self, values: Tensor) -> Grid:
+        """How many pixels a cell of this map [..., h, w] stands for."""
+        return self.cells[(values.shape[-2], values.shape[-1])]
+
+    def figure(self) -> Figure:
+        """The picture and every map over it."""
+        title = f"{self.classes[0][0]}, {self.classes[0][1]:.0%}" if self.classes else "Picture"
+        cells = {method: self.cell(values) for method, values in self.maps.items()}
+        return figures.saliency_figure(self.picture, self.maps, cells, title)
+
+    def figures(self) -> dict[str, Figure]:
+        """All figures by name."""
+        found = {"overview": self.figure()}
+        if self.curves:
+            found["faithfulness"] = figures.curves_figure(self.curves)
+        cells = [self.cell(maps) for maps in self.attention]
+        found["attention_heads"] = figures.heads_figure(self.picture, self.attention, cells)
+        found["attention_distance"] = figures.distance_figure(self.distance)
+        found["attention_entropy"] = figures.entropy_figure(self.entropy)
+        if self.reconstruction is not None:
+            found["reconstruction"] = figures.reconstruction_figure(self.reconstruction)
+        return found
+
+    def overlays(self) -> dict[str, Array]:
+        """The picture, each map over it, and the tokens as colours: uint8 [H, W, 3]."""
+        found = {"picture": as_bytes(pixels(self.picture))}
+        found |= {method: overlay(self.picture, values, self.cell(values)) for method, values in self.maps.items()}
+        cell = self.cells[(self.pca.shape[0], self.pca.shape[1])]
+        size = (self.picture.shape[0], self.picture.shape[1])
+        return found | {"tokens": as_bytes(over_pixels(self.pca.numpy(), cell, size))}
+
+    def save_pictures(self, folder: str | Path) -> list[Path]:
+        """Every overlay and figure as a PNG."""
+        folder = make_folder(folder)
+        written = {name: encoded(one) for name, one in self.overlays().items()}
+        written |= {name: figures.png(figure) for name, figure in self.figures().items()}
+        return [write(folder / f"{name}.png", content) for name, content in written.items()]
+
+    def save(self, folder: str | Path) -> Path:
+        """A folder of PNGs, and one page in it, explain.html, that holds everything; gives the page's path."""
+        from vitrail.explain.page import document, section
+
+        self.save_pictures(folder)
+        return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)]).encode())
+
+    @cached_property
+    def _png(self) -> bytes:
+        return figures.png(self.figure())
+
+    def _repr_png_(self) -> bytes:
+        return self._png
+
+    def _repr_html_(self) -> str:
+        from vitrail.explain.page import escape
+
+        said = ", ".join(f"{escape(label)} {share:.0%}" for label, share in self.classes[:3])
+        asked = f"<p>Explained: <b>{escape(self.target)}</b>. The model says {said}.</p>" if self.target else ""
+        source = "data:image/png;base64," + base64.b64encode(self._png).decode()
+        names = ", ".join(map(figures.name_of, self.maps))
+        return f'<div>{asked}<img style="max-width:100%" src="{source}" alt="The picture, then over it: {names}"></div>'
+
+
+def explain_picture(
+    model: nn.Module,
+    picture: Array,
+    x: Tensor,
+    labels: Sequence[str] = (),
+    target: int | None = None,
+    methods: Sequence[str] | None = None,
+    layer: int | None = None,
+    name: str = "picture",
+    multi_label: bool = False,
+    steps: int = STEPS,
+    mean: tuple[float, ...] = IMAGENET["mean"],
+    std: tuple[float, ...] = IMAGENET["std"],
+) -> Explanation:
+    """Everything that can be said of one picture: `picture` uint8 [H, W, C] as it is shown, x [1, C, H, W] as the model
+    takes it. `layer` is where raw attention, Grad-CAM and token colours look; the model's own choice by default. With
+    `steps=0` the deletion and insertion curves, the longest part, are left out."""
+    inner = seeing(model)
+    names = labels or [f"class {i}" for i in range(inner.settings.num_classes)]
+    if target is not None and not names:
+        raise VitrailError("This model has no classes to explain; leave the target out.")
+    classes: list[tuple[str, float]] = []
+    if names:
+        with torch.no_grad(), at_rest(inner):
+            logits = class_logits(inner, x)[0]
+        shares = logits.sigmoid() if multi_label else logits.softmax(dim=-1)
+        best = shares.topk(min(5, len(shares))).indices.tolist()
+        classes = [(names[i], float(shares[i])) for i in best]
+        target = best[0] if target is None else target
+
+    maps: dict[str, Tensor] = {}
+    for method, function in usable(model, methods).items():
+        if method == "attention" and layer is not None:
+            maps[method] = attention(inner, x, layer)[0].mean(dim=0)
+        elif method == "grad_cam" and layer is not None:
+            maps[method] = grad_cam(inner, x, target, layer)[0]
+        else:
+            maps[method] = function(inner, x, target)[0]
+    curves: dict[str, Curves] = {}
+    if steps and names:
+        ordered = {**maps, "random": METHODS["random"](inner, x, target)[0]}
+        curves = {key: faithfulness(inner, x, one[None], target, steps, multi_label) for key, one in ordered.items()}
+    maps.pop("random", None)  # a measure to compare with, and nothing to look at
+
+    rows = [one[0] for one in attention_by_layer(inner, x)]
+    pca = token_pca(inner, x, layer)[0]
+    size = (x.shape[2], x.shape[3])
+    grids = {(one.shape[-2], one.shape[-1]) for one in [*maps.values(), *rows]} | {(pca.shape[0], pca.shape[1])}
+    return Explanation(
+        name=name,
+        picture=picture,
+        classes=classes,
+        target=None if target is None else names[target],
+        maps=maps,
+        curves=curves,
+        attention=rows,
+        attention_of="the class token" if getattr(inner.settings, "class_token", False) else "the mean patch",
+        pca=pca,
+        distance=attention_distance(inner, x),
+        entropy=attention_entropy(inner, x),
+        reconstruction=reconstruct(model, x, mean=mean, std=std) if isinstance(model, MaskedAutoencoder) else None,
+        cells={grid: cell_size(inner, grid, size) for grid in grids},
+    )
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What can be said of the model alone."""
+
+    positions: Tensor | None  # [h, w, h, w]; None where a place has no vector
+    filters: tuple[Tensor, Tensor] | None  # None where patches are cut from a stem's features
+    farthest: float | None  # the distance in pixels of attending to all patches alike
+    most: float | None  # the entropy in nats of attending to all tokens alike
+
+    def figures(self) -> dict[str, Figure]:
+        found = {}
+        if self.positions is not None:
+            found["position_similarity"] = figures.position_figure(self.positions)
+        if self.filters is not None:
+            found["patch_filters"] = figures.filters_figure(*self.filters)
+        return found
+
+
+def portrait(model: nn.Module, size: Grid) -> Portrait:
+    """Of the model as it takes pictures of this size."""
+    inner = seeing(model)
+    filters = patch_filters(inner) if inner.patch.weight.shape[1] in (1, 3) else None
+    if isinstance(inner, SwinTransformer):
+        return Portrait(None, filters, None, None)
+    h, w = inner.token_grid(*size)
+    try:
+        positions = position_similarity(inner, (h, w))
+    except VitrailError:  # of a kind that gives no vector to a place
+        positions = None
+    place = torch.cartesian_prod(torch.arange(h), torch.arange(w)) * torch.tensor(cell_size(inner, (h, w), size))
+    apart = torch.cdist(place.float(), place.float()).mean().item()
+    return Portrait(positions, filters, apart, math.log(h * w + inner.prefix_tokens))
+
+
+def make_folder(folder: str | Path) -> Path:
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VitrailError(f"The folder {folder} can't be made: {error.strerror}.") from None
+    return folder
+
+
+def write(path: Path, content: bytes) -> Path:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise VitrailError(f"{path} can't be written: {error.strerror}.") from None
+    return path

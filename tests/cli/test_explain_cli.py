@@ -1,0 +1,100 @@
+"""`vitrail explain`: a folder per picture, one page, and the table of the methods."""
+
+import json
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+from PIL import Image
+
+import vitrail
+from tests.explain.small import lively
+from tests.explain.test_explanation import check_page
+from vitrail.cli import main
+from vitrail.cli.explain import explain, folder_name
+from vitrail.models import Preprocessing
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    predictor = vitrail.Predictor(lively(), Preprocessing(size=(48, 48)), ["cat", "dog", "owl", "fox"], device="cpu")
+    predictor.save("run/model.safetensors")
+    for place in ("pictures/a.png", "pictures/b c.png", "pictures/more/a.jpg"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(len(place)).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / place)
+    return tmp_path
+
+
+def run(*arguments):
+    return tyro.cli(explain, args=[*map(str, arguments)])
+
+
+def test_a_folder_of_pngs_per_picture_and_one_page(folder, capsys):
+    assert run("pictures", "--model", "run", "--out", "out", "--target", "owl") == 0
+    said = capsys.readouterr().out
+    assert "explained: owl, in out/b_c" in said and "out/explain.html: 3 pictures of 48×48." in said
+    assert {path.name for path in (folder / "out").iterdir()} == {"a", "a_2", "b_c", "model", "explain.html"}
+    assert {path.stem for path in (folder / "out" / "model").iterdir()} == {
+        "attention_distance", "attention_entropy", "position_similarity", "patch_filters",
+    }  # fmt: skip
+    text = (folder / "out" / "explain.html").read_text(encoding="utf-8")
+    check_page(text)
+    assert re.findall(r'<section id="([^"]+)"', text) == ["picture-0", "picture-1", "picture-2", "model"]
+    assert text.count("Explained: owl.") == 3 and "Mean of 3 pictures." in text
+    overlay = np.asarray(Image.open(folder / "out" / "a" / "relevance.png"))
+    found = vitrail.load("run", device="cpu").explain("pictures/a.png", "owl").overlays()["relevance"]
+    assert np.array_equal(overlay, found)
+
+
+def test_pictures_that_cannot_be_read_are_named_and_skipped(folder, capsys):
+    (folder / "pictures" / "bad.png").write_bytes(b"no picture")
+    assert run("pictures", "--model", "run", "--out", "out", "--methods", "grad_cam") == 1
+    said = capsys.readouterr()
+    assert "bad.png" in said.err and "1 of 4 pictures could not be read" in said.err
+    assert not (folder / "out" / "a" / "rollout.png").exists() and (folder / "out" / "a" / "grad_cam.png").exists()
+
+
+def test_the_table_of_methods_is_printed_and_written(folder, capsys):
+    (folder / "pictures" / "bad.png").write_bytes(b"no picture")
+    assert run("pictures", "--model", "run", "--out", "out", "--faithfulness", "--methods", "relevance") == 1
+    said = capsys.readouterr().out
+    assert re.search(r"relevance +0\.\d{3} +0\.\d{3}", said) and "minus random, picture by picture" in said
+    figures = json.loads((folder / "out" / "faithfulness.json").read_text())
+    assert figures["n"] == 3 and [*figures["methods"]] == ["relevance", "attention", "random"]
+    row = figures["methods"]["relevance"]
+    chance = figures["methods"]["random"]["deletion_auc"]
+    assert row["deletion_minus_random"] == pytest.approx(row["deletion_auc"] - chance)
+    assert f"{row['deletion_auc']:.3f}" in said
+    page = (folder / "out" / "faithfulness.html").read_text(encoding="utf-8")
+    assert "<table>" in page and f"{row['deletion_auc']:.3f}" in page and "http" not in page.replace("http-equiv", "")
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        "faithfulness.json", "faithfulness.png", "faithfulness.html",
+    }  # fmt: skip
+
+
+def test_folders_of_pictures_with_one_name_do_not_meet():
+    taken: set[str] = set()
+    names = [folder_name(Path(p), taken) for p in ("x/a.png", "y/A.jpg", "a?b.png", "model.png", "....png", "猫.jpg")]
+    assert names == ["a", "A_2", "a_b", "model_2", "picture", "猫"]
+
+
+def test_mistakes_are_one_sentence(folder, capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line has its own way
+
+    def said(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main(["explain", *arguments, "--model", "run"])
+        assert left.value.code == 2
+        return capsys.readouterr().err
+
+    assert said("pictures", "--out", "out", "--target", "bird") == "vitrail: The model has no class 'bird'.\n"
+    assert "--out names a folder, and run/model.safetensors is a file" in said(
+        "pictures", "--out", "run/model.safetensors"
+    )
+    assert "there is no layer 9" in said("pictures/a.png", "--out", "out", "--layer", "9")
+    assert "--batch-size must be at least 1" in said("pictures", "--out", "out", "--batch-size", "0")

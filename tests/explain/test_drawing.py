@@ -1,0 +1,113 @@
+"""What is drawn is what was computed: colours, places, sizes."""
+
+import io
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.explain.small import lively, swin
+from tests.parity.peers import pictures
+from vitrail import explain
+from vitrail.explain import figures
+from vitrail.explain.drawing import encoded, filter_mosaic, head_mosaic, mosaic, overlay, position_mosaic
+
+GREY = np.full((40, 48, 3), 100, np.uint8)
+
+
+def test_an_overlay_has_the_size_of_the_picture_and_one_colour_per_patch():
+    drawn = overlay(GREY, torch.tensor([[0.0, 1.0, 2.0], [4.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), (16, 16))
+    assert drawn.shape == (40, 48, 3)  # the third row of patches is half a row
+    cells = drawn[:32].reshape(2, 16, 3, 16, 3)
+    assert (cells == cells[:, :1, :, :1]).all()
+    brightness = drawn[::16, ::16].astype(int).sum(axis=-1)
+    assert brightness.argmax() == 3 and brightness[0, 0] < brightness[0, 1] < brightness[0, 2] < brightness[1, 0]
+
+
+def test_the_largest_value_has_the_brightest_colour_and_zero_the_picture_itself_in_grey():
+    drawn = overlay(GREY, torch.tensor([[0.0, 5.0]]), (48, 24), strength=1.0)
+    assert drawn[0, 40].tolist() == [round(255 * c) for c in matplotlib.colormaps["inferno"](1.0)[:3]]
+    assert np.ptp(drawn[0, 0].astype(int)) <= 2  # grey, but for the colour map's own black
+    assert overlay(GREY, torch.zeros(1, 1), (40, 48)).max() < 100  # a map of nothing divides by nothing
+
+
+def test_scale_does_not_change_an_overlay():
+    values = torch.rand(3, 3)
+    assert np.array_equal(overlay(GREY, values, (16, 16)), overlay(GREY, 1000 * values, (16, 16)))
+
+
+def test_grey_pictures_are_drawn_too():
+    assert overlay(GREY[..., :1], torch.rand(3, 3), (16, 16)).shape == (40, 48, 3)
+
+
+def test_mosaics_put_tiles_in_their_places():
+    tiles = [[np.full((4, 5, 3), 10 * r + c, np.uint8) for c in range(3)] for r in range(2)]
+    drawn = mosaic(tiles, gap=1)
+    assert drawn.shape == (9, 17, 3)
+    assert drawn[0, 0, 0] == 0 and drawn[5, 6, 0] == 11 and drawn[8, 16, 0] == 12 and drawn[4, 0, 0] == 255
+
+
+def test_position_and_head_mosaics_have_a_tile_for_each():
+    similarity = explain.position_similarity(lively(), (3, 4))
+    drawn = position_mosaic(similarity, gap=2, side=1)
+    assert drawn.shape == (3 * (3 + 2) - 2, 4 * (4 + 2) - 2, 3)
+    yellow = [round(255 * c) for c in matplotlib.colormaps["viridis"](1.0)[:3]]
+    assert drawn[5 + 1, 12 + 2].tolist() == yellow  # the patch (1, 2) is like itself
+    layers = [one[0] for one in explain.attention_by_layer(swin(), pictures(64, 64))]
+    drawn = head_mosaic(np.zeros((64, 64, 3), np.uint8), layers, [(4, 4), (4, 4), (8, 8), (8, 8)])
+    assert drawn.shape == (64, 4 * 68 - 4, 3)  # four layers across; their heads differ, so the mean alone
+    same = head_mosaic(np.zeros((64, 64, 3), np.uint8), layers[2:], [(8, 8), (8, 8)])
+    assert same.shape == (4 * 68 - 4, 2 * 68 - 4, 3)  # three heads, and the mean at the end
+    assert np.array_equal(same[3 * 68 :, 68:], drawn[:, 3 * 68 :])
+
+
+def test_filters_are_grey_where_they_are_zero():
+    filters = torch.zeros(2, 3, 4, 4)
+    filters[0, 0, 0, 0], filters[1, :, 1, 1] = 2.0, -3.0
+    drawn = filter_mosaic(filters, across=2, zoom=1, gap=0)
+    assert drawn[0, 0].tolist() == [255, 128, 128] and drawn[1, 5].tolist() == [0, 0, 0] and drawn[3, 3, 0] == 128
+
+
+def test_every_figure_is_a_png_of_some_ink():
+    model, x = lively(), pictures(48, 48)
+    picture = np.random.default_rng(0).integers(0, 255, (48, 48, 3), dtype=np.uint8)
+    maps = {name: method(model, x, None)[0] for name, method in explain.METHODS.items()}
+    drawn = [
+        figures.saliency_figure(picture, maps, dict.fromkeys(maps, (16, 16))),
+        figures.heads_figure(picture, [one[0] for one in explain.attention_by_layer(model, x)], [(16, 16)] * 3),
+        figures.distance_figure(explain.attention_distance(swin(), pictures(64, 64)), 20.0),
+        figures.entropy_figure(explain.attention_entropy(model, x), math.log(10)),
+        figures.position_figure(explain.position_similarity(model)),
+        figures.filters_figure(*explain.patch_filters(model)),
+        figures.pca_figure(picture, explain.token_pca(model, x)[0], (16, 16)),
+        figures.similarity_figure(picture, explain.token_similarity(model, x, (1, 1))[0], (16, 16), (1, 1)),
+        figures.curves_figure({"relevance": explain.faithfulness(model, x, explain.relevance(model, x), steps=3)}),
+        figures.comparison_figure(explain.compare(model, [x], ["rollout", "random"], steps=3)),
+    ]
+    for figure in drawn:
+        pixels = np.asarray(Image.open(io.BytesIO(figures.png(figure, dpi=40))).convert("L"))
+        assert pixels.std() > 5 and min(pixels.shape) > 30
+
+
+def test_curves_in_a_figure_are_the_curves():
+    curves = explain.Curves(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([[0.0, 0.0, 1.0]]))
+    left, right = figures.curves_figure({"relevance": curves}).axes
+    assert left.lines[0].get_ydata().tolist() == [1, 0.5, 0] and left.lines[0].get_xdata().tolist() == [0, 50, 100]
+    assert right.lines[0].get_label() == "Relevance  0.25"
+
+
+def test_svg_for_a_page_takes_the_page_s_colours_and_names_no_address():
+    svg = figures.inline_svg(figures.distance_figure(torch.rand(3, 2), 1.0), "reach")
+    assert svg.startswith('<svg role="img" aria-label="reach"')
+    assert "http" not in svg and "var(--relevance)" in svg and "var(--muted)" in svg
+    assert figures.INK not in svg and "font-family" not in svg.split("<text")[1].split(">")[0]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_encoded_pictures_can_be_read_back(kind):
+    picture = overlay(GREY, torch.rand(3, 3), (16, 16))
+    read = np.asarray(Image.open(io.BytesIO(encoded(picture, kind))).convert("RGB"))
+    assert np.abs(read.astype(int) - picture).mean() < (0.01 if kind == "PNG" else 6)

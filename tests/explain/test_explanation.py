@@ -1,0 +1,136 @@
+"""`Predictor.explain`: the arrays are those of the functions, and it shows itself, in a notebook and as a page."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.explain.small import SIZE, lively, swin
+from tests.parity.peers import shake
+from vitrail import explain
+from vitrail.data import prepare
+from vitrail.models import MaskedAutoencoder, Preprocessing
+
+PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
+LABELS = ["cat", "Dog", "crane", "crane"]
+
+
+@pytest.fixture
+def predictor():
+    return vitrail.Predictor(lively(), Preprocessing(size=(48, 48)), LABELS, "small", device="cpu")
+
+
+def test_the_arrays_are_those_of_the_functions(predictor):
+    found = predictor.explain(PHOTO, target="cat")
+    x = prepare(PHOTO, predictor.preprocessing)
+    assert [*found.maps] == ["relevance", "grad_cam", "rollout", "attention"]
+    for name, values in found.maps.items():
+        assert torch.allclose(values, explain.METHODS[name](predictor.model, x, 0)[0], atol=1e-6)
+    assert [*found.curves] == [*found.maps, "random"]
+    expected = explain.faithfulness(predictor.model, x, found.maps["relevance"][None], 0, steps=10)
+    assert torch.allclose(found.curves["relevance"].deletion, expected.deletion, atol=1e-6)
+    assert torch.allclose(found.distance, explain.attention_distance(predictor.model, x))
+    assert found.target == "cat" and len(found.attention) == 3 and found.pca.shape == (3, 3, 3)
+    best = predictor.predict(PHOTO, top=4)[0]
+    assert [label for label, _ in found.classes] == [p.label for p in best]
+    assert [share for _, share in found.classes] == pytest.approx([p.probability for p in best], abs=1e-6)
+
+
+def test_the_likeliest_class_is_explained_by_default_and_the_curves_can_be_left_out(predictor):
+    found = predictor.explain(PHOTO, methods=["grad_cam"], faithfulness=False)
+    assert found.target == predictor.predict(PHOTO, top=1)[0][0].label
+    assert [*found.maps] == ["grad_cam"] and found.curves == {}
+
+
+def test_the_layer_is_where_attention_and_grad_cam_look(predictor):
+    found = predictor.explain(PHOTO, 1, layer=1, faithfulness=False)
+    x = prepare(PHOTO, predictor.preprocessing)
+    assert torch.allclose(found.maps["attention"], explain.attention(predictor.model, x, 1)[0].mean(0), atol=1e-6)
+    assert torch.allclose(found.maps["grad_cam"], explain.grad_cam(predictor.model, x, 1, 1)[0], atol=1e-6)
+    with pytest.raises(vitrail.VitrailError, match="there is no layer 5"):
+        predictor.explain(PHOTO, layer=5)
+
+
+def test_classes_are_found_by_label_or_index(predictor):
+    assert [predictor.class_index(t) for t in ("cat", "dog", 3, "3")] == [0, 1, 3, 3]
+    with pytest.raises(vitrail.VitrailError, match="'crane' is the name of classes 2 and 3: give the index"):
+        predictor.class_index("crane")
+    with pytest.raises(vitrail.VitrailError, match='Did you mean "cat"'):
+        predictor.class_index("cats")
+    with pytest.raises(vitrail.VitrailError, match="no class 4: the model has 4"):
+        predictor.class_index(4)
+    digits = vitrail.Predictor(lively(), Preprocessing(size=(32, 32)), ["3", "2", "1", "0"], device="cpu")
+    assert digits.class_index("3") == 0 and digits.class_index(3) == 3  # a label first, where it is a word
+
+
+def test_a_notebook_is_given_a_picture_and_html(predictor):
+    found = predictor.explain(PHOTO)
+    assert Image.open(io.BytesIO(found._repr_png_())).width > 500
+    html = found._repr_html_()
+    assert 'src="data:image/png;base64,' in html and "alt=" in html and found.target in html
+
+
+def check_page(text: str) -> None:
+    """Complete in itself, and every picture has words for those who can't see it."""
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text and "<script" not in text
+    images = re.findall(r"<img[^>]*>", text)
+    assert images and all(re.search(r'alt="[^"]{10,}"', image) for image in images)
+    assert all(re.search(r'src="data:image/(png|jpeg);base64,', image) for image in images)
+    assert all('role="img" aria-label="' in svg for svg in re.findall(r"<svg[^>]*>", text))
+    sections = re.findall(r'<section id="([^"]+)"', text)
+    assert len(sections) == len(set(sections))
+
+
+def test_saving_writes_pngs_and_one_page(predictor, tmp_path):
+    page = predictor.explain(PHOTO).save(tmp_path / "new" / "folder")
+    names = {path.stem for path in page.parent.glob("*.png")}
+    assert names == {
+        "picture", "relevance", "grad_cam", "rollout", "attention", "tokens", "overview", "faithfulness",
+        "attention_heads", "attention_distance", "attention_entropy",
+    }  # fmt: skip
+    assert Image.open(page.parent / "relevance.png").size == (48, 48)
+    check_page(page.read_text(encoding="utf-8"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(vitrail.VitrailError, match="can't be made"):
+        predictor.explain(PHOTO, faithfulness=False).save(tmp_path / "file")
+
+
+def test_names_can_hold_no_markup(tmp_path):
+    labels = ['<script>"x"</script>', "b", "c", "d"]
+    predictor = vitrail.Predictor(lively(), Preprocessing(size=(32, 32)), labels, device="cpu")
+    text = predictor.explain(PHOTO, 0).save(tmp_path).read_text(encoding="utf-8")
+    check_page(text)
+    assert "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "maps", "size"),
+    [
+        (swin, ["grad_cam", "attention"], (60, 76)),
+        (lambda: lively(num_classes=0), ["rollout", "attention"], (48, 40)),
+        (lambda: lively(stem=(1, 1), patch_size=2), ["relevance", "grad_cam", "rollout", "attention"], (40, 40)),
+        (lambda: lively(channels=1), ["relevance", "grad_cam", "rollout", "attention"], (32, 32)),
+        (
+            lambda: shake(
+                MaskedAutoencoder(**{**SIZE, "num_classes": 0}, decoder_width=16, decoder_depth=1, decoder_heads=2)
+            ),
+            ["rollout", "attention"],
+            (48, 48),
+        ),
+    ],
+    ids=["swin", "features", "hybrid", "grey", "mae"],
+)
+def test_every_family_is_explained_by_what_it_has(model, maps, size, tmp_path):
+    model = model()
+    grey = {"mean": (0.5,), "std": (0.5,)} if model.settings.channels == 1 else {}
+    predictor = vitrail.Predictor(model, Preprocessing(size=size, **grey), device="cpu")
+    found = predictor.explain(PHOTO)
+    assert [*found.maps] == maps
+    assert (found.reconstruction is not None) == isinstance(model, MaskedAutoencoder)
+    check_page(found.save(tmp_path).read_text(encoding="utf-8"))
+    assert (tmp_path / "reconstruction.png").exists() == isinstance(model, MaskedAutoencoder)
