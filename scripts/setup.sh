@@ -33,8 +33,8 @@ choose_python() {
     fail "PYTHON=$python is not a working Python 3.11 or newer; name one that is, or leave PYTHON out."
 }
 
-# Debian and Ubuntu ship Python without what `python3 -m venv` needs, in a package of its own.
-install_debian_venv() {
+# Where this may be done: as root, or with a sudo that asks for no password.
+install_debian() {
     local package=$1 as_root=
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" -ne 0 ]; then
@@ -46,6 +46,7 @@ install_debian_venv() {
         { $as_root apt-get update -qq && $as_root apt-get install -y -qq "$package"; } >/dev/null
 }
 
+# Debian and Ubuntu ship Python without what `python3 -m venv` needs, in a package of its own.
 make_venv() {
     choose_python
     echo "vitrail: making .venv with $("$python" --version)"
@@ -54,9 +55,30 @@ make_venv() {
     works uv && "$python" -m venv --clear --without-pip .venv >/dev/null 2>&1 && return
     local package
     package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-    install_debian_venv "$package" && "$python" -m venv --clear .venv >/dev/null && return
+    install_debian "$package" && "$python" -m venv --clear .venv >/dev/null && return
     rm -rf .venv
     fail "$python cannot make a virtual environment; as root, run: apt-get install $package"
+}
+
+# The Studio is tested in a real browser. Nothing else needs one, so that its absence is said and no error.
+have_browser() {
+    local name
+    for name in ${VITRAIL_BROWSER:-} chromium chromium-browser google-chrome; do
+        works "$name" && return
+    done
+    return 1
+}
+
+find_browser() {
+    have_browser && return
+    # Tried once for each .venv: without a network, a second try would only take as long again.
+    if ! [ -f .venv/.browser-tried ]; then
+        mkdir -p .venv && touch .venv/.browser-tried
+        install_debian chromium 2>/dev/null || true
+        have_browser && return
+    fi
+    echo "vitrail: there is no Chromium on this machine and it could not be installed, so the Studio's tests in a" \
+        "browser are left out; as root, run: apt-get install chromium"
 }
 
 choose_uv() {
@@ -69,10 +91,14 @@ choose_uv() {
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 }
 
-up_to_date && exit
+if up_to_date; then
+    [ "$extra" = test ] && find_browser
+    exit 0
+fi
 
 is_recent .venv/bin/python || make_venv
 choose_uv
+[ "$extra" = test ] && find_browser
 
 # uv links packages from its cache, which cannot be done across file systems: copy there, rather than warn.
 cache=$("$uv" cache dir)

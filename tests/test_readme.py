@@ -29,12 +29,13 @@ def test_every_command_of_the_quick_start_runs(tmp_path):
         "data": "runs/inspection.png",
         "train": "runs/mine/report.html",
         "predict": "runs/found.csv",
+        "explain": "runs/explained/explain.html",
         "embed": "runs/vectors.npz",
         "export": "runs/mine/model.timm.safetensors",
     }
     quick_start = commands("README.md")
     assert [arguments[0] for arguments in quick_start] == [
-        "data", "train", "evaluate", "predict", "embed", "export", "models",
+        "data", "train", "evaluate", "predict", "explain", "embed", "export", "models",
     ]  # fmt: skip
     for arguments in quick_start:
         if arguments[0] == "train":

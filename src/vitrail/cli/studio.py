@@ -1,0 +1,50 @@
+"""`vitrail studio`: a page on this machine that looks into models."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def studio(
+    run: Annotated[list[str], tyro.conf.Positional] = [],  # noqa: B006
+    mae: str | None = None,
+    samples: Path | None = None,
+    port: int = 7860,
+    host: str = "127.0.0.1",
+    browser: bool = True,
+    architecture: str | None = None,
+    device: str | None = None,
+) -> None:
+    """Opens the Studio: drop a picture, and see how the model sees it. Nothing leaves this machine.
+
+    Args:
+        run: A run folder, a checkpoint, hf://org/name, or a catalog name; several can be looked at side by side.
+        mae: A masked autoencoder, of the same kinds: hides patches, and paints them back.
+        samples: A folder of pictures to choose from.
+        port: Where to listen; 0 takes any free port.
+        host: The address to listen on; 127.0.0.1 is reached from this machine only.
+        browser: Open a browser window.
+        architecture: What a bare checkpoint is a checkpoint of, where it could be several.
+        device: cpu or cuda; the GPU where there is one.
+    """
+    from vitrail.errors import VitrailError
+    from vitrail.serve import studio as serve
+    from vitrail.serve.guard import is_loopback
+    from vitrail.serve.run import open_browser
+
+    models = [*run, *([mae] if mae else [])]
+    if not models:
+        raise VitrailError(
+            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
+            " as in `vitrail studio runs/pets`."
+        )
+
+    def ready(address: str) -> None:
+        print(f"Vitrail Studio is at {address} (Ctrl+C stops it).", flush=True)
+        if not is_loopback(host):
+            print(f"It listens on {host}: whoever can reach it can use it, for there is no password.", flush=True)
+        if browser:
+            open_browser(address)
+
+    serve(models, port, host, samples, architecture, device, ready)

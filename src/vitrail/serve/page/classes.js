@@ -1,0 +1,54 @@
+// The likeliest classes. Rows keep their order while patches are hidden, so that one sees each bar move.
+
+import { percent } from "./strip.js";
+
+export class Classes {
+  constructor(best, list, choose) {
+    this.best = best; this.list = list; this.choose = choose;
+    this.before = new Map(); // of the whole picture
+    this.rows = new Map();
+  }
+
+  draw(classes, hidden, several) {
+    this.best.hidden = this.list.hidden = !classes.length;
+    if (!classes.length) return;
+    if (!hidden) { this.before = new Map(classes.map((c) => [c.index, c.probability])); this.order = classes.slice(0, 5).map((c) => c.index); }
+    const found = new Map(classes.map((c) => [c.index, c]));
+    const newcomers = hidden ? classes.slice(0, 2).map((c) => c.index).filter((i) => !this.order.includes(i)) : [];
+    const shown = [...this.order, ...newcomers].filter((i) => found.has(i));
+    const top = classes.reduce((a, b) => (b.probability > a.probability ? b : a));
+    this.best.textContent = top.label;
+    this.best.title = several ? "the likeliest of several classes" : "";
+    const rows = new Map();
+    for (const index of shown) {
+      const row = this.rows.get(index) ?? this.row(index);
+      const { label, probability } = found.get(index), before = this.before.get(index);
+      row.label.textContent = label;
+      row.value.textContent = percent(probability);
+      row.bar.style.width = `${100 * probability}%`;
+      row.was.style.width = `${hidden && before !== undefined ? 100 * before : 0}%`;
+      row.former.textContent = hidden && before !== undefined ? `${percent(before)} →` : "";
+      row.button.title = `Explain “${label}”`;
+      row.button.dataset.index = index;
+      row.button.dataset.probability = probability;
+      rows.set(index, row);
+    }
+    this.rows = rows;
+    this.list.replaceChildren(...[...rows.values()].map((row) => row.item));
+  }
+
+  row(index) {
+    const make = (name, className) => Object.assign(document.createElement(name), { className: className ?? "" });
+    const item = make("li"), button = make("button"), line = make("span", "line"), label = make("span"), former = make("s"), value = make("b");
+    const track = make("span", "bar"), was = make("u"), bar = make("i");
+    button.type = "button";
+    button.setAttribute("aria-pressed", "false");
+    line.append(label, former, value); track.append(was, bar); button.append(line, track); item.append(button);
+    button.addEventListener("click", () => this.choose(index));
+    return { item, button, label, former, value, bar, was };
+  }
+
+  mark(target) {
+    for (const [index, row] of this.rows) row.button.setAttribute("aria-pressed", String(index === target));
+  }
+}

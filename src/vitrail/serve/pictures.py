@@ -1,0 +1,165 @@
+"""The pictures that a Studio knows: what was uploaded to it, and the samples that it offers."""
+
+import hashlib
+import importlib.util
+import io
+import re
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from vitrail.data import open_image
+from vitrail.data.samples import PICTURES
+from vitrail.errors import VitrailError
+
+LARGEST_FILE = 32 * 2**20
+# A 50-megapixel photograph takes 200 MB while it is decoded, one at a time; the limit is checked in its header.
+LARGEST_PICTURE = 50_000_000
+KEPT_BYTES = 64 * 2**20  # of files, as they were sent
+KEPT_PIXELS = 24_000_000  # of decoded pictures, four bytes each: two of a phone's
+MOST_SAMPLES = 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    path: Path
+    credit: str = ""
+
+
+class Gone(Exception):
+    """The picture has been forgotten; the page sends it again."""
+
+
+class Pictures:
+    """Files by the digest of their content, the oldest forgotten when they grow too many. Only the model's thread comes
+    here."""
+
+    def __init__(self, samples: list[Sample]):
+        self.samples = samples
+        self.files: OrderedDict[str, bytes] = OrderedDict()
+        self.decoded: OrderedDict[str, Image.Image] = OrderedDict()
+
+    def add(self, content: bytes) -> tuple[str, Image.Image]:
+        name = hashlib.sha256(content).hexdigest()[:24]
+        image = self.decoded.get(name) or decode(content)
+        self.files[name] = content
+        self.files.move_to_end(name)
+        while len(self.files) > 1 and sum(map(len, self.files.values())) > KEPT_BYTES:
+            self.files.popitem(last=False)
+        self._keep(name, image)
+        return name, image
+
+    def add_sample(self, number: int) -> tuple[str, Image.Image]:
+        """By its place in the list, which was made at the start: a request never names a path."""
+        if not 0 <= number < len(self.samples):
+            raise VitrailError(f"There is no sample {number}; there are {len(self.samples)}.")
+        return self.add(self.samples[number].path.read_bytes())
+
+    def get(self, name: str) -> Image.Image:
+        if name not in self.files:
+            raise Gone
+        self.files.move_to_end(name)
+        image = self.decoded.get(name) or decode(self.files[name])
+        self._keep(name, image)
+        return image
+
+    def _keep(self, name: str, image: Image.Image) -> None:
+        self.decoded[name] = image
+        self.decoded.move_to_end(name)
+        while len(self.decoded) > 1 and sum(i.width * i.height for i in self.decoded.values()) > KEPT_PIXELS:
+            self.decoded.popitem(last=False)
+
+
+def decode(content: bytes) -> Image.Image:
+    """Upright RGB, or one sentence for the person who dropped it."""
+    if not content:
+        raise VitrailError("That file is empty (0 bytes): choose another.")
+    width, height = size_in_header(content)
+    if width * height > LARGEST_PICTURE:
+        raise VitrailError(
+            f"That picture has {width * height / 1e6:,.0f} megapixels ({width}×{height}), and the Studio takes up to "
+            f"{LARGEST_PICTURE / 1e6:.0f}: save it smaller."
+        )
+    try:
+        return open_image(content)
+    except VitrailError as error:
+        reason = str(error).replace(f"The image of {len(content)} bytes", "That file")
+        reason = re.sub(r" \(it begins with .*\)(?=:)", "", reason, flags=re.S)
+        raise VitrailError(reason.replace(": replace or remove it", ": choose another")) from None
+
+
+def size_in_header(content: bytes) -> tuple[int, int]:
+    """(0, 0) for what is no picture: whoever decodes it says why."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is lower, and refuses
+            with Image.open(io.BytesIO(content)) as image:
+                return image.size
+    except Image.DecompressionBombError:
+        raise VitrailError(
+            f"That picture would unfold to more than {2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} megapixels, and the"
+            f" Studio takes up to {LARGEST_PICTURE / 1e6:.0f}: save it smaller."
+        ) from None
+    except Exception:
+        return 0, 0
+
+
+def thumbnail(sample: Sample, side: int = 160) -> bytes:
+    """A square JPEG of the middle."""
+    image = open_image(sample.path, at_least=(side, side))
+    short = min(image.size)
+    left, top = (image.width - short) // 2, (image.height - short) // 2
+    square = image.crop((left, top, left + short, top + short)).resize((side, side), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    square.save(file, "JPEG", quality=88)
+    return file.getvalue()
+
+
+def find_samples(folder: Path | None) -> list[Sample]:
+    """Pictures of a folder, or one of each folder inside it; without one, photographs that come with packages."""
+    if folder is None:
+        return _installed()
+    if not folder.is_dir():
+        raise VitrailError(f"There is no folder {folder} to take samples from.")
+    paths = _pictures(folder)
+    if not paths:
+        inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+        paths = [found for p in _spread(inside) if (found := _first(p))]
+    if not paths:
+        raise VitrailError(f"The folder {folder} holds no pictures ({', '.join(sorted(PICTURES))}).")
+    return [Sample(" / ".join(path.relative_to(folder).parts), path) for path in _spread(paths)]
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
+
+
+def _first(folder: Path) -> Path | None:
+    """The first picture inside, however deep; without listing all of a large data set."""
+    if paths := _pictures(folder):
+        return paths[0]
+    return next((found for p in sorted(folder.iterdir()) if p.is_dir() and (found := _first(p))), None)
+
+
+def _spread(paths: list[Path]) -> list[Path]:
+    """At most `MOST_SAMPLES`, from all over the list."""
+    return [paths[i * len(paths) // MOST_SAMPLES] for i in range(MOST_SAMPLES)] if len(paths) > MOST_SAMPLES else paths
+
+
+def _installed() -> list[Sample]:
+    places = [
+        ("matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "Grace Hopper", "US Navy, public domain"),
+        ("sklearn", "datasets/images/flower.jpg", "Dahlia", "vultilion, CC BY 2.0"),
+        ("sklearn", "datasets/images/china.jpg", "Summer Palace", "danielbuechele, CC BY 2.0"),
+    ]
+    samples = []
+    for package, path, name, credit in places:
+        spec = importlib.util.find_spec(package)
+        for root in (spec.submodule_search_locations or []) if spec else []:
+            if (file := Path(root) / path).is_file():
+                samples.append(Sample(name, file, credit))
+    return samples

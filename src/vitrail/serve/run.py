@@ -1,0 +1,95 @@
+"""`studio`: models, samples and a socket, and the server that brings them together."""
+
+import errno
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import VitrailError, extra
+from vitrail.predict import Predictor, load
+from vitrail.serve.pictures import find_samples
+from vitrail.train.record import read_record
+
+
+def studio(
+    models: Sequence[str | PathLike[str] | Predictor],
+    port: int = 7860,
+    host: str = "127.0.0.1",
+    samples: Path | None = None,
+    architecture: str | None = None,
+    device: str | None = None,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serves the page for these models until it is interrupted; `ready` gets its address. Port 0 is any free one."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise VitrailError(f"The Studio needs fastapi and uvicorn: {extra('studio')}.") from None
+    from vitrail.serve.app import make_app
+    from vitrail.serve.views import Lens
+
+    pictures = find_samples(samples or data_of(models))
+    listener = listen(host, port)  # before the models: that a port is taken is better known at once
+    try:
+        lenses = [Lens(m if isinstance(m, Predictor) else load(m, architecture, device=device)) for m in models]
+        if not lenses:
+            raise VitrailError("The Studio needs a model to look into.")
+        app = make_app(lenses, pictures, host)
+        options: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
+        config = uvicorn.Config(app, **options, lifespan="off", timeout_graceful_shutdown=2)
+        ready(address(host, listener.getsockname()[1]))
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def data_of(models: Sequence[str | PathLike[str] | Predictor]) -> Path | None:
+    """The pictures that the first run was not trained on, if they are still where they were."""
+    first = None if not models or isinstance(models[0], Predictor) else Path(models[0]).expanduser()
+    if first is None or not first.is_dir():
+        return None
+    try:
+        data = Path(read_record(first).data)
+        held_out = next((data / split for split in ("test", "val") if (data / split).is_dir()), data)
+        return held_out if find_samples(held_out) else None
+    except (VitrailError, OSError):
+        return None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, OverflowError) as error:
+        raise VitrailError(f"There is no place to listen called {host}:{port} ({error}).") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(where)
+        listener.listen(128)  # a browser that is opened now waits, and is not turned away
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise VitrailError(
+                f"Port {port} is in use, perhaps by another Studio: choose another with --port, or 0 for any free one."
+            ) from None
+        raise VitrailError(f"{host}:{port} can't be listened on: {error.strerror}.") from None
+    return listener
+
+
+def address(host: str, port: int) -> str:
+    """What to type into a browser on this machine."""
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def open_browser(where: str) -> None:
+    """In a window, where there is one: a text browser would take over the terminal."""
+    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(where)

@@ -1,0 +1,262 @@
+"""What the Studio shows of one picture through one model: computed when asked for, and kept for a while."""
+
+import io
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitrail import explain
+from vitrail.data import fit_image, to_tensor
+from vitrail.errors import VitrailError
+from vitrail.explain.looking import seeing, spread
+from vitrail.models import MaskedAutoencoder, Preprocessing, SwinTransformer, capture
+from vitrail.predict import Predictor
+from vitrail.serve.maps import LARGEST_LAYER, SENT_AT_ONCE, packed, packed_bytes, places, windows_first
+from vitrail.serve.strip import Stage, stages
+
+TOP = 5
+KEPT_VIEWS, KEPT_FITS = 24, 6
+KEPT_BYTES = 96 * 2**20  # of packed attention, over all views
+SHARP = 720  # short side of the picture behind the overlays, where the file has as many pixels
+LONGEST = 4.0  # a whole picture longer than 4:1 is squeezed to that
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A picture as a model gets it, and as a person is shown it."""
+
+    x: Tensor  # [1, C, H, W], normalised
+    image: Image.Image  # its pixels, with the margin that the model adds where the patch does not divide them
+    sharp: bytes  # a JPEG of the same part with more pixels, for the eye
+    mean: list[int]  # the colour that normalisation takes to zero
+
+
+class Lens:
+    """One model of the Studio, and what a page needs to know of it before it has seen a picture."""
+
+    def __init__(self, predictor: Predictor):
+        self.predictor, self.net = predictor, seeing(predictor.model)
+        self.stride: tuple[int, int] = self.net.settings.stride
+        self.own = min(predictor.preprocessing.size)
+        self.heads: list[int] = [block.attention.heads for block in self.net.blocks]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Short sides that the slider offers: multiples of what a token spans, as far as a page can hold the maps."""
+        step, largest = max(self.stride), 3 * self.own
+        if not isinstance(self.net, SwinTransformer):  # whose windows make its maps grow with the area only
+            patches = math.sqrt(LARGEST_LAYER / max(self.heads)) - self.net.prefix_tokens
+            largest = min(largest, int(math.sqrt(patches * self.stride[0] * self.stride[1])))
+        return sorted({self.own, *range(2 * step, max(largest, self.own) + 1, step)})
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        s, model = self.net.settings, self.predictor.model
+        registers = [f"register {i}" for i in range(getattr(s, "registers", 0))]
+        tokens = [name for name in ("class_token", "distillation_token") if getattr(s, name, False)]
+        return {
+            "name": self.predictor.name or type(model).__name__,
+            "family": type(model).__name__,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "heads": self.heads,
+            "prefix": [name.replace("_", " ") for name in tokens] + registers,
+            "classes": len(self.predictor.labels),
+            "size": self.own,
+            "sizes": self.sizes,
+            "stride": list(self.stride),
+            "reconstructs": isinstance(model, MaskedAutoencoder),
+            "mask_ratio": getattr(model.settings, "mask_ratio", None),
+        }
+
+    def fit(self, image: Image.Image, size: int, fit: str) -> Fitted:
+        """As the model was "trained", with `size` as the short side; or the "whole" picture in its own shape, over as
+        many patches."""
+        pre = self.predictor.preprocessing
+        if fit == "trained" and pre.fit != "native":
+            height, width = (round(side * size / self.own) for side in pre.size)
+            pre = replace(pre, size=(height, width))
+        else:
+            shape = math.sqrt(min(max(image.width / image.height, 1 / LONGEST), LONGEST))
+            rows, columns = round(size / shape / self.stride[0]), round(size * shape / self.stride[1])
+            pre = replace(pre, size=(max(1, rows) * self.stride[0], max(1, columns) * self.stride[1]), fit="stretch")
+        fitted = fit_image(image, pre)
+        x = to_tensor(fitted, pre)[None].to(self.predictor.device, next(self.net.parameters()).dtype)
+        mean = [round(255 * value) for value in pre.mean] * (3 // len(pre.mean))
+        sharp = sharper(image, fitted, pre)
+        margins = tuple(1 + (-side % step) / side for side, step in zip(x.shape[2:], self.stride, strict=True))
+        return Fitted(x, framed(fitted, margins, mean), jpeg(framed(sharp, margins, mean)), mean)
+
+
+def sharper(image: Image.Image, fitted: Image.Image, pre: Preprocessing) -> Image.Image:
+    """The same part of the picture at up to `SHARP` pixels, if the file has them."""
+    times = min(SHARP, *image.size) / min(fitted.size)
+    if times <= 1:
+        return fitted
+    return fit_image(image, replace(pre, size=(round(pre.size[0] * times), round(pre.size[1] * times))))
+
+
+def framed(image: Image.Image, margins: tuple[float, ...], mean: list[int]) -> Image.Image:
+    """With room at the bottom and at the right, in the mean colour: zeros, after normalisation."""
+    if max(margins) == 1:
+        return image.convert("RGB")
+    larger = Image.new("RGB", (round(image.width * margins[1]), round(image.height * margins[0])), tuple(mean))
+    larger.paste(image, (0, 0))
+    return larger
+
+
+def jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What decides a view, and names it."""
+
+    picture: str
+    model: int
+    size: int
+    fit: str = "trained"
+    hidden: tuple[int, ...] = ()  # patches, counted row by row
+
+
+class View:
+    """One picture, at one size, with some patches hidden, through one model."""
+
+    def __init__(self, lens: Lens, fitted: Fitted, hidden: tuple[int, ...]):
+        self.lens, self.net, self.fitted, x = lens, lens.net, fitted, fitted.x
+        self.grid: tuple[int, int] = self.net.token_grid(x.shape[2], x.shape[3])
+        count = self.grid[0] * self.grid[1]
+        if wrong := [i for i in hidden if not 0 <= i < count]:
+            raise VitrailError(f"There is no patch {wrong[0]} to hide; there are {count}.")
+        if hidden:
+            shown = torch.ones(count, device=x.device, dtype=x.dtype)
+            shown[list(hidden)] = 0
+            # Zero after normalisation is the mean colour of the pictures that the model was trained on.
+            x = x * spread(shown.view(self.grid), lens.stride, (x.shape[2], x.shape[3]))
+        self.x, self.hidden = x, hidden
+        self.attentions: dict[int, dict[str, Tensor]] = {}
+        self.overlays: dict[tuple[str, int | None], np.ndarray] = {}
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """What the model is given, uint8 [H, W, 3], with hidden patches in the mean colour."""
+        pixels = np.array(self.fitted.image)
+        p, q = self.lens.stride
+        for row, column in (divmod(i, self.grid[1]) for i in self.hidden):
+            pixels[row * p : row * p + p, column * q : column * q + q] = self.fitted.mean
+        return pixels
+
+    @cached_property
+    def probabilities(self) -> Tensor | None:
+        if not self.lens.predictor.labels:
+            return None
+        with torch.inference_mode():
+            logits = self.net(self.x).float()[0].cpu()
+        return logits.sigmoid() if self.lens.predictor.multi_label else logits.softmax(dim=-1)
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        return stages(self.net, self.x)
+
+    @cached_property
+    def pooled(self) -> Tensor:
+        return self.stages[-1].vector  # type: ignore[return-value]
+
+    @cached_property
+    def grids(self) -> list[tuple[int, int]]:
+        return [(s.colours.shape[0], s.colours.shape[1]) for s in self.stages if s.key == "block"]  # type: ignore
+
+    @property
+    def at_once(self) -> bool:
+        return packed_bytes(self.net, self.grids) <= SENT_AT_ONCE
+
+    def classes(self, also: list[int]) -> list[dict[str, Any]]:
+        """The likeliest, and those that the page goes on watching."""
+        if self.probabilities is None:
+            return []
+        labels = self.lens.predictor.labels
+        order = self.probabilities.argsort(descending=True, stable=True).tolist()
+        chosen = [*order[:TOP], *(i for i in also if 0 <= i < len(labels) and i not in order[:TOP])]
+        return [{"index": i, "label": labels[i], "probability": float(self.probabilities[i])} for i in chosen]
+
+    def attention(self, layers: list[int]) -> dict[str, Tensor]:
+        """`map/3` uint8 [windows, H, n, n], `top/3` [windows, H, n], `place/3` [windows, n] of each layer."""
+        missing = [layer for layer in layers if layer not in self.attentions]
+        if missing:
+            # Each map is packed as it is made: one of them exists in fp32 at a time.
+            with torch.inference_mode(), capture(self.net, missing, reduce=_pack) as maps:
+                self.net(self.x)
+            for layer in missing:
+                values, top = maps[layer]
+                place = places(maps.layouts[layer])
+                self.attentions[layer] = {"map": values, "top": top, "place": place}
+        return {f"{key}/{layer}": value for layer in layers for key, value in self.attentions[layer].items()}
+
+    def overlay(self, name: str, target: int | None) -> np.ndarray:
+        """[h, w] in fp32."""
+        if (name, target) not in self.overlays:
+            function = getattr(explain, name)
+            found = function(self.net, self.x) if name == "rollout" else function(self.net, self.x, target)
+            self.overlays[name, target] = found[0].float().cpu().numpy()
+        return self.overlays[name, target]
+
+    @cached_property
+    def spreads(self) -> dict[str, list[list[float | None]]]:
+        """By layer and head: how far attention reaches, in pixels, and how evenly it is spread, in nats."""
+        return {
+            "distance": _rows(explain.attention_distance(self.net, self.x), self.lens.heads),
+            "entropy": _rows(explain.attention_entropy(self.net, self.x), self.lens.heads),
+        }
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(t.nbytes for layer in self.attentions.values() for t in layer.values())
+
+
+def _pack(attention: Tensor) -> tuple[Tensor, Tensor]:
+    return packed(windows_first(attention))
+
+
+def _rows(values: Tensor, heads: list[int]) -> list[list[float | None]]:
+    """[L, H] as lists, of each layer as many as it has heads; JSON knows no NaN."""
+    return [
+        [float(v) if math.isfinite(v) else None for v in row[:count].tolist()]
+        for row, count in zip(values, heads, strict=True)
+    ]
+
+
+class Views:
+    """The last views by their request; the oldest go when there are too many or they hold too much."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[Request, View] = OrderedDict()
+        self.fits: OrderedDict[Request, Fitted] = OrderedDict()  # of requests without hidden patches
+
+    def get(self, request: Request, lens: Lens, image: Callable[[], Image.Image]) -> View:
+        if request not in self.kept:
+            whole = replace(request, hidden=())
+            if whole not in self.fits:
+                self.fits[whole] = lens.fit(image(), request.size, request.fit)
+            self.fits.move_to_end(whole)
+            while len(self.fits) > KEPT_FITS:
+                self.fits.popitem(last=False)
+            self.kept[request] = View(lens, self.fits[whole], request.hidden)
+        self.kept.move_to_end(request)
+        self.trim()
+        return self.kept[request]
+
+    def trim(self) -> None:
+        while len(self.kept) > 1 and (
+            len(self.kept) > KEPT_VIEWS or sum(view.kept_bytes for view in self.kept.values()) > KEPT_BYTES
+        ):
+            self.kept.popitem(last=False)
