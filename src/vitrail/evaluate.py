@@ -48,10 +48,10 @@ def evaluate(
     """
     predictor = run if isinstance(run, Predictor) else load(run, device=device, fit=fit, image_size=image_size)
     source = open_source(fspath(data), one_class=True)
-    samples, name, notes = _scored(source, run, split)
+    samples, name, notes = scored_samples(source, run, split)
     if source.multi_label and not predictor.multi_label:
         raise VitrailError(f"{source.name} has several labels per image, and this model was trained to give one.")
-    classes = _indices(source, predictor) if not (knn or probe) or _has_head(predictor) else None
+    classes = class_indices(source, predictor) if not (knn or probe) or _has_head(predictor) else None
     figures: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     if classes is not None:
@@ -74,7 +74,7 @@ def score(predictor: Predictor, probabilities: Tensor, targets: Tensor) -> dict[
     return metrics.classification_figures(chances, truth.argmax(axis=1), predictor.labels)
 
 
-def _scored(source: Source, run: Any, split: str | None) -> tuple[list[Sample], str, list[str]]:
+def scored_samples(source: Source, run: Any, split: str | None) -> tuple[list[Sample], str, list[str]]:
     """Which images are scored, how that split is called, and what to know about it."""
     if split is not None and split not in source.splits:
         hint = nearest(split, source.splits)
@@ -123,7 +123,7 @@ def _has_head(predictor: Predictor) -> bool:
     return bool(predictor.labels)
 
 
-def _indices(source: Source, predictor: Predictor) -> list[int]:
+def class_indices(source: Source, predictor: Predictor) -> list[int]:
     """For each class of the data, the model's index: by its name, or by its number where the classes are numbers."""
     labels = {_plain(label): index for index, label in reversed([*enumerate(predictor.labels)])}
     if all(_plain(name) in labels for name in source.classes):

@@ -1,0 +1,82 @@
+"""`vitrail doctor`: what may be wrong with a model, its pictures and its labels."""
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+COLOURS = {"ok": "green", "skipped": "dim", "warn": "yellow", "fault": "bold red"}
+
+
+def doctor(
+    run: Annotated[str | None, tyro.conf.Positional] = None,
+    data: Annotated[str | None, tyro.conf.Positional] = None,
+    image_size: int | None = None,
+    images: int = 64,
+    lr: float | None = None,
+    out: Path | None = None,
+    json: Path | None = None,
+    architecture: str | None = None,
+    device: str | None = None,
+) -> int:
+    """Examines a model, and the pictures and labels it is to work with, one line per check. Exit code 1 if a fault is
+    found.
+
+    Args:
+        run: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name.
+        data: Labelled images, as for `train`, or a folder of pictures; of a run, its own by default, else made-up ones.
+        image_size: Side to which pictures are brought; the model's own by default.
+        images: How many pictures to look at.
+        lr: A learning rate to try; of a run, its own by default.
+        out: Also draw a page, doctor.html, into this folder.
+        json: Also write the findings, as JSON.
+        architecture: What a bare checkpoint is a checkpoint of, where it could be several.
+        device: cpu or cuda; the GPU where there is one.
+    """
+    from vitrail.cli.pictures import writing
+    from vitrail.doctor import diagnose
+    from vitrail.errors import VitrailError
+
+    if run is None:
+        raise VitrailError(
+            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
+            " as in `vitrail doctor runs/pets`."
+        )
+
+    with writing(json) as file:
+        found = diagnose(run, data, image_size, images, lr, architecture, device, _printer())
+        if file is not None:
+            jsonlib.dump(found.as_dict(), file, indent=2, ensure_ascii=False)
+    print(_verdict(found) + (f" Examined with {found.pictures}." if found.pictures else ""))
+    if out is not None:
+        print(f"Page: {found.save(out)}")
+    return 1 if found.faults else 0
+
+
+def _verdict(found: Any) -> str:
+    if found.healthy:
+        return "Nothing wrong was found."
+    parts = [(len(found.faults), "fault"), (len(found.warnings), "warning")]
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in parts if count) + "."
+
+
+def _printer() -> Any:
+    """A line as it comes, its first word in colour on a terminal."""
+    console: Any = None
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console(highlight=False)
+
+    def show(finding: Any) -> None:
+        start = f"{finding.severity:<8}"
+        rest = f"{finding.check:<14} {finding.line}"
+        if console is None:
+            print(start + rest, flush=True)
+        else:
+            console.print(f"[{COLOURS[finding.severity]}]{start}[/]", end="")
+            console.print(rest, markup=False, soft_wrap=True)
+
+    return show

@@ -1,0 +1,138 @@
+"""All checks in order, each of which may fail without stopping the others."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.doctor.attention import attention
+from vitrail.doctor.findings import FAULT, WARN, Finding, fault, skipped
+from vitrail.doctor.inputs import preprocessing
+from vitrail.doctor.labels import labels
+from vitrail.doctor.learning import history, learning
+from vitrail.doctor.patient import Patient, Subject, admit
+from vitrail.doctor.positions import positions
+from vitrail.doctor.signals import signals
+from vitrail.doctor.structure import moved, patches, weights
+from vitrail.explain.looking import at_rest
+from vitrail.predict import Predictor
+
+CHECKS: dict[str, Callable[[Patient], Iterator[Finding]]] = {
+    "patches": patches,
+    "weights": weights,
+    "frozen": moved,
+    "positions": positions,
+    "attention": attention,
+    "activations": signals,  # and gradients, of the same pass
+    "preprocessing": preprocessing,
+    "learning": learning,
+    "history": history,
+    "labels": labels,
+}
+
+
+@dataclass
+class Diagnosis:
+    name: str
+    pictures: str  # what it was examined with; nothing, where there was no model
+    findings: list[Finding]
+    charts: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def faults(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == FAULT]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == WARN]
+
+    @property
+    def healthy(self) -> bool:
+        """Neither fault nor warning."""
+        return not self.faults and not self.warnings
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "model": self.name,
+            "pictures": self.pictures,
+            "faults": len(self.faults),
+            "warnings": len(self.warnings),
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """doctor.html, complete in itself."""
+        from vitrail.doctor.page import write_page
+
+        return write_page(Path(folder), self)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{finding.severity:<8} {finding.check:<14} {finding.line}" for finding in self.findings)
+
+
+def diagnose(
+    subject: Subject,
+    data: Any = None,
+    image_size: int | None = None,
+    images: int = 64,
+    lr: float | None = None,
+    architecture: str | None = None,
+    device: str | None = None,
+    show: Callable[[Finding], None] | None = None,
+) -> Diagnosis:
+    """Examines a run folder, a checkpoint, a predictor or a model; `show` is called with each finding as it comes.
+
+    `data` is what `vitrail train` takes, a folder of pictures, a batch [B, C, H, W] exactly as the model would be given
+    it, or (batch, labels). Without any, made-up pictures serve for what needs no real ones. `lr` is a learning rate to
+    try; of a run, its own by default.
+
+    >>> found = diagnose(model, (x, y))
+    >>> [finding.code for finding in found.faults]
+    []
+    """
+    found: list[Finding] = []
+
+    def add(findings: list[Finding]) -> None:
+        for finding in findings:
+            found.append(finding)
+            if show is not None:
+                show(finding)
+
+    whose = subject.model if isinstance(subject, Predictor) else subject
+    with at_rest(whose) if isinstance(whose, nn.Module) else nullcontext(), torch.inference_mode(False):
+        patient, first = admit(subject, data, image_size, images, architecture, device, lr)
+        add(first)
+        if patient is None:
+            add([skipped("the rest", "there is no model to examine until the file is mended")])
+            return Diagnosis(str(subject), "", found)
+        for name, check in CHECKS.items():
+            patient.faulty = any(finding.severity == FAULT for finding in found)
+            add(_guarded(name, check, patient))
+    return Diagnosis(patient.name, patient.batch.about, found, patient.charts)
+
+
+def _guarded(name: str, check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+    """A model with one fault often fails in other places, which is no news."""
+    findings: list[Finding] = []
+    try:
+        findings += check(patient)
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        if patient.faulty:
+            findings.append(skipped(name, f"it can't be examined before the faults above are mended ({reason})"))
+        else:
+            findings.append(
+                fault(
+                    name,
+                    "failed",
+                    f"the model fails: {reason}",
+                    "parts that do not fit together",
+                    "look at its settings and shapes; does it run on one picture?",
+                )
+            )
+    return findings

@@ -1,0 +1,62 @@
+"""What a check has to say: one line each, healthy or not, with the number that it rests on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+OK, SKIPPED, WARN, FAULT = "ok", "skipped", "warn", "fault"
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str  # which check it is of: "positions"
+    severity: str  # ok | skipped | warn | fault
+    seen: str  # what was seen, with the number
+    cause: str = ""  # what is likely behind it
+    fix: str = ""  # what to do
+    code: str = ""  # a name for programs, where something is wrong: "positions_zero"
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        parts = [self.seen.rstrip("."), self.cause and f"Likely: {self.cause}", self.fix and f"Fix: {self.fix}"]
+        return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which has no word for what is no number."""
+        figures = {name: value if math.isfinite(value) else None for name, value in self.figures.items()}
+        return asdict(self) | {"figures": figures}
+
+
+def ok(check: str, seen: str, **figures: float) -> Finding:
+    return Finding(check, OK, seen, figures=figures)
+
+
+def skipped(check: str, seen: str) -> Finding:
+    return Finding(check, SKIPPED, seen)
+
+
+def warn(check: str, code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
+    return Finding(check, WARN, seen, cause, fix, code, figures)
+
+
+def fault(check: str, code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
+    return Finding(check, FAULT, seen, cause, fix, code, figures)
+
+
+def numbers(places: list[int]) -> str:
+    """3, 5–7: what a person would write for block numbers."""
+    runs: list[list[int]] = []
+    for place in sorted(places):
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def blocks(places: list[int]) -> str:
+    """ "block 3", "blocks 5–7"."""
+    return f"block{'' if len(places) == 1 else 's'} {numbers(places)}"

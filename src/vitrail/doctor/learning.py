@@ -1,0 +1,234 @@
+"""Can it learn? One batch learned by heart, at the learning rate of the run or at one that suits nearly everything; and
+what the run itself has written down.
+
+The labels are made up, four classes over eight pictures, so that knowing something already does not help. Measured: at
+3e-4 DeiT-Ti is below a quarter of ln 4 after 5 steps, a fresh ViT-Ti of 4 blocks after 8; models of 50,000 parameters
+need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise to 50 and 15 within ten steps.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.samples import plural
+from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
+from vitrail.doctor.patient import Patient
+from vitrail.doctor.structure import start_of
+from vitrail.models import MaskedAutoencoder
+
+RATES, STEPS = (3e-4, 1e-3), 30
+# Small models learn at higher rates and in more steps, which cost little. Small: parameters × patches of 16×16.
+SMALL, SMALL_RATES, SMALL_STEPS = 1e9, (1e-3, 3e-3, 3e-4), 120
+PICTURES = 8
+WARMUP = 3  # steps
+LEARNT, ENOUGH = 0.4, 0.25  # of the loss of guessing: that counts as learnt, and to stop at
+PAINTED = 0.95  # of its first loss, which a masked autoencoder must get below: it never learns by heart
+BLOWN = 2.0  # times the larger of the first loss and that of guessing, plus 1; healthy losses rise to 1.0 of that
+
+
+def learning(patient: Patient) -> Iterator[Finding]:
+    """A copy of the model is trained for a few steps; the model itself stays as it is."""
+    if not any(parameter.requires_grad for parameter in patient.model.parameters()):
+        yield warn(
+            "learning",
+            "frozen",
+            "nothing may learn: requires_grad is off everywhere",
+            "the model is frozen as a whole",
+            "parameter.requires_grad_(True), if it is to be trained",
+        )
+        return
+    if patient.faulty and not math.isfinite(patient.objective(patient.batch.x[:PICTURES])(patient.model).item()):
+        yield skipped("learning", "the loss is no number: mend what was found above first")
+        return
+    x = _distinct(patient.batch.x[: 4 * PICTURES])[:PICTURES]
+    asked = patient.lr
+    if asked is not None:
+        losses = trial(patient, x, asked)
+        patient.charts["learning"] = losses
+        if _blown(patient, losses):
+            peak = max(loss if math.isfinite(loss) else math.inf for loss in losses)
+            yield fault(
+                "learning",
+                "lr_explodes",
+                f"the loss of {len(x)} pictures goes from {losses[0]:.3g} up to {peak:.3g} in {len(losses)} steps at "
+                f"learning rate {asked:g}",
+                "a learning rate that is too high",
+                f"train with --lr {min(RATES[0], asked / 10):g}, and with warm-up",
+                lr=asked,
+                first=losses[0],
+                most=peak,
+                steps=len(losses),
+            )
+            return
+        if _learnt(patient, losses):
+            yield _learns(patient, x, losses, asked)
+            return
+    rates, steps = _effort(patient, x)
+    for rate in rates:
+        losses = trial(patient, x, rate)
+        if _learnt(patient, losses):
+            break
+    patient.charts.setdefault("learning", losses)
+    if not _learnt(patient, losses):
+        yield fault(
+            "learning",
+            "cannot_overfit",
+            f"{plural(len(x), 'picture')} can't be learned by heart: loss {losses[0]:.3g}, at best {min(losses):.3g} "
+            f"in {len(losses)} steps at {_list(rates)}",
+            "gradients that do not reach the weights, or pictures that all look alike to the model",
+            "look at activations, gradients and preprocessing above",
+            first=losses[0],
+            least=min(losses),
+        )
+    elif asked is not None and asked > rate:
+        yield warn(
+            "learning",
+            "lr_high",
+            f"at learning rate {asked:g} {len(x)} pictures are not learned by heart in {steps} steps, at "
+            f"{rate:g} in {len(losses)}",
+            "a learning rate that is too high",
+            f"train with --lr {rate:g}, or with more warm-up",
+            lr=asked,
+            better=rate,
+        )
+    else:
+        yield _learns(patient, x, losses, rate)
+
+
+def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Finding:
+    what = f"{len(x)} pictures with made-up labels are learned by heart: loss"
+    what = f"the loss of {len(x)} pictures falls from" if _paints(patient) else what
+    return ok(
+        "learning",
+        f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {plural(len(losses), 'step')} at learning rate {rate:g}",
+        lr=rate,
+        first=losses[0],
+        last=losses[-1],
+        steps=len(losses),
+    )
+
+
+def _effort(patient: Patient, x: Tensor) -> tuple[tuple[float, ...], int]:
+    """Which rates to try, and for how many steps at most."""
+    cost = sum(p.numel() for p in patient.model.parameters()) * x.shape[2] * x.shape[3] / 16**2 * len(x)
+    return (SMALL_RATES, SMALL_STEPS) if cost < SMALL else (RATES, STEPS)
+
+
+def _list(rates: tuple[float, ...]) -> str:
+    return " or ".join(f"{rate:g}" for rate in rates)
+
+
+def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
+    """The losses of a few steps of AdamW on one batch, without augmentation, dropout or drop path; it stops as soon as
+    the outcome is clear. A run from scratch is tried from its own start."""
+    model = patient.twin()
+    if patient.run is not None and not patient.run.record.model["pretrained"]:
+        model = start_of(patient.run) or model
+    model = model.to(x.device)
+    frozen = {name for name, parameter in patient.model.named_parameters() if not parameter.requires_grad}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    model.eval()  # nothing here behaves differently in training but what is random
+    objective = patient.objective(x)
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    clip = 1.0 if patient.run is None else patient.run.record.recipe.get("clip") or math.inf
+    optimizer = torch.optim.AdamW(learning, lr=lr, weight_decay=0.0, fused=True)
+    floor = ENOUGH * _guessing(patient.made_up_classes)
+    losses: list[float] = []
+    with torch.enable_grad():
+        for step in range(_effort(patient, x)[1]):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * min(1.0, (step + 1) / WARMUP)
+            loss = objective(model)
+            losses.append(loss.item())
+            if _paints(patient):
+                floor = 0.9 * PAINTED * losses[0]
+            if losses[-1] < floor or _blown(patient, losses):
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(learning, clip)
+            optimizer.step()
+    return losses
+
+
+def _guessing(classes: int) -> float:
+    return math.log(max(2, classes))
+
+
+def _blown(patient: Patient, losses: list[float]) -> bool:
+    limit = BLOWN * max(losses[0], _guessing(patient.classes or patient.made_up_classes)) + 1
+    return not all(map(math.isfinite, losses)) or max(losses) > limit
+
+
+def _paints(patient: Patient) -> bool:
+    return isinstance(patient.model, MaskedAutoencoder)
+
+
+def _learnt(patient: Patient, losses: list[float]) -> bool:
+    if _paints(patient):
+        return min(losses) < PAINTED * losses[0]
+    return min(losses) < LEARNT * _guessing(patient.made_up_classes)
+
+
+def _distinct(x: Tensor) -> Tensor:
+    """The same picture can't be learned under two labels."""
+    kept: list[Tensor] = []
+    for picture in x:
+        if not any(torch.equal(picture, other) for other in kept):
+            kept.append(picture)
+    return torch.stack(kept)
+
+
+# -- what the run has written ------------------------------------------------------------------------------------------
+
+
+def history(patient: Patient) -> Iterator[Finding]:
+    """metrics.jsonl: a loss that rose, ceased to be a number, or never left the one of guessing."""
+    run = patient.run
+    if run is None:
+        return
+    losses = [float(row["train_loss"]) for row in run.rows if row.get("epoch") and row.get("train_loss") is not None]
+    rate = run.lr or 0.0
+    if not losses and run.kept:
+        yield ok("history", "no epochs: the run solved for its head alone")
+        return
+    if not losses:
+        yield fault(
+            "history",
+            "no_epoch",
+            f"no epoch was completed, at learning rate {rate:g}",
+            "a loss that ceased to be a number in the first epoch, or a run that was stopped",
+            "see what learning, above, says of that rate; train again",
+            lr=rate,
+        )
+        return
+    first, last, least = losses[0], losses[-1], min(losses)
+    seen = {"first": first, "last": last, "least": least, "epochs": len(losses)}
+    words = f"train loss {first:.3g} to {last:.3g} over {plural(len(losses), 'epoch')}"
+    steepest = max((b - a for a, b in pairwise(losses)), default=0.0)
+    guessing = _guessing(patient.classes)
+    rose = last > max(1.2 * first, BLOWN * guessing) or first > 3 * guessing + 1 or steepest > max(1.0, guessing)
+    if rose or not all(map(math.isfinite, losses)):
+        yield fault(
+            "history",
+            "lr_explodes",
+            f"{words}, at most {max(losses):.3g}; guessing has {guessing:.2f}",
+            f"a learning rate of {rate:g} that is too high",
+            f"train again with --lr {min(RATES[0], rate / 10):g}",
+            **seen,
+        )
+    elif len(losses) >= 5 and least > 0.98 * first and first > 0.9 * guessing:
+        yield warn(
+            "history",
+            "no_progress",
+            f"{words}: hardly below guessing ({guessing:.2f})",
+            "a learning rate that is too low, or labels that can't be told from the pictures",
+            "see the labels and the learning above",
+            **seen,
+        )
+    else:
+        yield ok("history", words, **seen)

@@ -1,0 +1,231 @@
+"""Who is examined: a model, its preprocessing, pictures to show it and, of a run, what the run has written down."""
+
+import copy
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.doctor.claims import explain_failure, file_findings
+from vitrail.doctor.findings import Finding, fault
+from vitrail.doctor.pictures import Batch, Labels, gather
+from vitrail.errors import VitrailError
+from vitrail.explain.looking import seeing
+from vitrail.models import MaskedAutoencoder, Preprocessing
+from vitrail.models.heads import classifiers
+from vitrail.predict import Predictor, load
+from vitrail.tasks.classify import Classify
+from vitrail.train.record import Record, read_record
+from vitrail.weights.checkpoint import settings_of, unwrapped
+from vitrail.weights.onnx import OnnxModel
+
+Subject = str | PathLike[str] | Predictor | nn.Module
+PROBED = 4  # classes of the made-up task
+
+
+@dataclass
+class RunFolder:
+    folder: Path
+    record: Record
+    rows: list[dict[str, Any]]  # of metrics.jsonl
+    kept: bool  # is there a model?
+
+    @property
+    def lr(self) -> float | None:
+        return self.record.recipe.get("lr")
+
+
+@dataclass
+class Patient:
+    name: str
+    predictor: Predictor
+    batch: Batch
+    run: RunFolder | None = None
+    lr: float | None = None  # to be tried
+    charts: dict[str, Any] = field(default_factory=dict)  # what checks leave for the drawings
+    untrained: bool = False  # all of it as initialised; set by the check of the weights
+    faulty: bool = False  # something was found already; what the model says is then no evidence against its labels
+
+    @property
+    def model(self) -> nn.Module:
+        return self.predictor.model
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return self.predictor.preprocessing
+
+    @cached_property
+    def body(self) -> Any:
+        """The part that sees whole pictures: the encoder of a masked autoencoder."""
+        return seeing(self.model)
+
+    @property
+    def classes(self) -> int:
+        return len(self.predictor.labels)
+
+    @cached_property
+    def answers(self) -> tuple[Tensor | None, Tensor]:
+        """For all pictures the logits [n, classes], where there are classes, and the pooled features [n, D]."""
+        return self.answers_to(self.batch.x)
+
+    @torch.no_grad()
+    def answers_to(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """In one pass: the features are what the head is given."""
+        heard: list[Tensor] = []
+        logits: list[Tensor] = []
+        if not self.classes:
+            for part in x.split(32):
+                heard.append(self.body.features(part, layers=())["pooled"])
+            return None, torch.cat(heard).float().cpu()
+        hook = classifiers(self.model)[0].register_forward_pre_hook(lambda _, inputs: heard.append(inputs[0]))
+        try:
+            for part in x.split(32):
+                logits.append(self.model(part))
+        finally:
+            hook.remove()
+        return torch.cat(logits).float().cpu(), torch.cat(heard).float().cpu()
+
+    def objective(self, x: Tensor, truthful: bool = False) -> Callable[[nn.Module], Tensor]:
+        """A loss to differentiate, of a model such as this one: over the data's own labels if `truthful` and there are
+        any, else over made-up ones, which a model that can learn at all learns by heart.
+
+        A masked autoencoder has its own loss; a model without classes gets a fixed random classifier.
+        """
+        if isinstance(self.model, MaskedAutoencoder):
+            chance = torch.Generator().manual_seed(0)
+            grid = self.body.token_grid(*x.shape[2:])
+            noise = torch.rand(len(x), grid[0] * grid[1], generator=chance).to(x.device)
+            return lambda model: model(x, noise=noise).loss
+        if not self.classes:
+            chance = torch.Generator().manual_seed(0)
+            width = self.answers_to(x[:1])[1].shape[1]
+            matrix = torch.randn(PROBED, width, generator=chance).to(x.device) / width**0.5
+            labels = made_up_labels(len(x), PROBED).to(x.device)
+
+            def probed(model: Any) -> Tensor:
+                return F.cross_entropy(model.features(x, layers=())["pooled"].float() @ matrix.T, labels)
+
+            return probed
+        truthful = truthful and self.batch.targets is not None
+        several = self.classes == 1 or (truthful and (self.batch.multi_label or self.predictor.multi_label))
+        places: Labels = [(int(label),) for label in made_up_labels(len(x), self.made_up_classes)]
+        if self.classes == 1:  # one answer, yes or no
+            places = [(0,) if number % 2 else () for number in range(len(x))]
+        if truthful and self.batch.targets is not None:
+            places = self.batch.targets[: len(x)]
+        task = Classify(self.predictor.labels, several)
+        targets = task.targets(places, x.device)
+        return lambda model: task.loss(model(x), targets).mean()
+
+    @property
+    def made_up_classes(self) -> int:
+        return min(self.classes or PROBED, PROBED)
+
+    def twin(self) -> nn.Module:
+        """A copy to experiment on."""
+        return copy.deepcopy(self.model)
+
+
+def made_up_labels(count: int, classes: int) -> Tensor:
+    """In an order that no data set is in."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0)) % classes
+
+
+def admit(
+    subject: Subject,
+    data: Any = None,
+    image_size: int | None = None,
+    images: int = 64,
+    architecture: str | None = None,
+    device: str | None = None,
+    lr: float | None = None,
+) -> tuple[Patient | None, list[Finding]]:
+    """Whoever can be examined, and what the file alone has told: where that ends in a fault, there may be no model."""
+    if images < 2:
+        raise VitrailError(f"--images must be at least 2, got {images}.")
+    if lr is not None and not lr > 0:
+        raise VitrailError(f"--lr must be above 0, got {lr}.")
+    if isinstance(subject, nn.Module | Predictor):
+        predictor = subject if isinstance(subject, Predictor) else _wrapped(subject)
+        if image_size:
+            predictor = resized(predictor, image_size)
+        name = predictor.name or type(predictor.model).__name__
+        return Patient(name, predictor, gather(data, predictor, predictor, images), None, lr), []
+    source = fspath(subject)
+    run = _run_folder(Path(source).expanduser())
+    found: list[Finding] = []
+    if run is not None and not run.kept:
+        predictor, found = _start(run, image_size, device)
+    else:
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                predictor = load(source, architecture, image_size, device)
+        except VitrailError as error:
+            return None, explain_failure(source, architecture, error)
+        if isinstance(predictor.model, OnnxModel):
+            raise VitrailError(f"{source} is an ONNX file, which shows no layers: name the run it was exported from.")
+        found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
+    if data is None and run is not None and Path(run.record.data).exists():
+        data = run.record.data
+    batch = gather(data, predictor, source if run is None or run.kept else predictor, images)
+    rate = lr if lr is not None else run.lr if run is not None else None
+    return Patient(source, predictor, batch, run, rate), found
+
+
+def _wrapped(model: nn.Module) -> Predictor:
+    """A model as it is, where it is; one in half precision as a copy in full."""
+    model = unwrapped(model)
+    settings = settings_of(model)
+    pre = getattr(model, "preprocessing", None) or Preprocessing().suited(settings)
+    parameter = next(model.parameters())
+    model = model if parameter.dtype == torch.float32 else copy.deepcopy(model).float()
+    return Predictor(model, pre, device=parameter.device)
+
+
+def resized(predictor: Predictor, image_size: int) -> Predictor:
+    pre = replace(predictor.preprocessing, size=(image_size, image_size))
+    labels = predictor.labels or None
+    return Predictor(predictor.model, pre, labels, predictor.name, predictor.device, predictor.about)
+
+
+def _run_folder(path: Path) -> RunFolder | None:
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "run.json").is_file() or (path.is_file() and path.name != "model.safetensors"):
+        return None
+    try:
+        record = read_record(folder)
+    except VitrailError:  # of another version, or damaged: the model can be examined all the same
+        return None
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+    except (OSError, ValueError):
+        rows = []
+    return RunFolder(folder, record, rows, (folder / "model.safetensors").is_file())
+
+
+def _start(run: RunFolder, image_size: int | None, device: str | None) -> tuple[Predictor, list[Finding]]:
+    """A run that kept no model: what it began with can still be examined."""
+    start = run.record.start()
+    predictor = Predictor(start.model, start.preprocessing, None, start.name, device)
+    if image_size:
+        predictor = resized(predictor, image_size)
+    done = len([row for row in run.rows if row.get("epoch")])
+    return predictor, [
+        fault(
+            "file",
+            "no_model",
+            f"the run {run.folder} has kept no model ({done} epochs done); what it started from is examined instead",
+            "it was stopped, or its loss ceased to be a number, before the first epoch was over",
+            "see what the lines below say of its learning rate, then train again",
+        )
+    ]

@@ -1,0 +1,299 @@
+"""What the model is made of: patches and tokens at this size, which parts were ever trained, and which may learn.
+
+Measured on healthy models: the norm gains of DeiT-Ti are 0.26 to 0.71 away from 1, those of a small ViT after 30 epochs
+of digits 0.02 to 0.03.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.samples import plural
+from vitrail.doctor.findings import Finding, blocks, fault, ok, skipped, warn
+from vitrail.doctor.patient import Patient, RunFolder
+from vitrail.models import MaskedAutoencoder, SwinSettings, build
+from vitrail.models.layers import PatchEmbed, ceil_div
+from vitrail.train.state import seed_step
+from vitrail.weights import model_from, read_checkpoint
+from vitrail.weights.checkpoint import settings_from_dict
+
+INITIAL = 0.02  # deviation of everything that is drawn at random at the start
+GAIN = 0.05  # mean distance of the norm gains from 1 that only long training leads to; a sixth of DeiT-Ti's
+STILL = 1e-7  # relative change of a block that has not moved; a single step of AdamW at 1e-6 moves one by 1e-5
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def patches(patient: Patient) -> Iterator[Finding]:
+    """Patch shape, grid and number of tokens at the size at hand, against what the settings promise."""
+    body, size = patient.body, (patient.batch.x.shape[2], patient.batch.x.shape[3])
+    settings, kernel = body.settings, tuple(body.patch.weight.shape[2:])
+    cut = tuple(body.patch.patch_size)
+    if not (kernel == cut == tuple(settings.patch_size)):
+        yield fault(
+            "patches",
+            "patch_size",
+            f"patches are cut {by(cut)}, the embedding's weights are {by(kernel)}, the settings say "
+            f"{by(settings.patch_size)}",
+            "a wrong patch size for these weights",
+            f"build the model with patch_size={kernel[0]}",
+            weights=kernel[0],
+            cut=cut[0],
+        )
+        return
+    stride = settings.patch_size if isinstance(settings, SwinSettings) else settings.stride
+    grid = ceil_div(size, stride)
+    front = 0 if isinstance(settings, SwinSettings) else settings.prefix_tokens
+    embedded = body.embed(patient.batch.x[:1])
+    tokens = embedded.shape[1] * embedded.shape[2] if isinstance(embedded, Tensor) else embedded[0].shape[1]
+    expected = grid[0] * grid[1] + front
+    if tokens != expected:
+        yield fault(
+            "patches",
+            "token_left_out",
+            f"{tokens} tokens enter the first block, {by(grid)} patches and {front} in front make {expected}",
+            "a token was left out, or added, on the way",
+            "compare class_token, distillation_token and registers with the settings of the checkpoint",
+            tokens=tokens,
+            expected=expected,
+        )
+        return
+    words = f"{by(size)} pixels in patches of {by(stride)}: {by(grid)} = {grid[0] * grid[1]} tokens"
+    words += f" and {front} in front, {tokens} in all" if front else ""
+    rest = [n for n, p in zip(size, stride, strict=True) if n % p]
+    trained = ceil_div(settings.image_size, stride)
+    factor = max(max(a / b, b / a) for a, b in zip(grid, trained, strict=True))
+    if factor > 2:  # within, published models lose a few points at most
+        yield warn(
+            "patches",
+            "far_size",
+            f"{words}; the model was made for {by(trained)}",
+            f"an image size {factor:.1f} times away from that of training",
+            "use a size closer to it, or fine-tune at this one",
+            tokens=tokens,
+            factor=factor,
+        )
+        return
+    yield ok("patches", words + ("; the last ones are padded" if rest else ""), tokens=tokens)
+
+
+def by(size: Any) -> str:
+    return "×".join(map(str, size))
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def weights(patient: Patient) -> Iterator[Finding]:
+    """Not a number anywhere; parts that are as they were initialised, in a model that is otherwise trained; tokens that
+    are nothing; and, of a run, blocks that have not moved."""
+    model, body = patient.model, patient.body
+    broken = [name for name, tensor in model.state_dict().items() if not tensor.float().isfinite().all()]
+    if broken:
+        yield fault(
+            "weights",
+            "not_finite",
+            f"{plural(len(broken), 'tensor')} with values that are no numbers, the first {broken[0]}",
+            "training diverged, or the file is damaged",
+            "go back to an earlier checkpoint; train with a lower --lr",
+            tensors=len(broken),
+        )
+    stack = all_blocks(model)
+    fresh = [number for number, block in enumerate(stack) if as_initialised(block)]
+    patient.untrained = len(fresh) == len(stack)
+    frozen = still_blocks(patient)
+    if frozen is not None and len(frozen) < len(stack):
+        fresh = [number for number in fresh if number not in frozen]  # the next check's
+    if patient.untrained:
+        yield ok("weights", f"untrained: all {len(stack)} blocks are as initialised", fresh=len(fresh))
+        return
+    long_trained = sum(map(gain_distance, stack)) > GAIN * len(stack)
+    parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, long_trained)]
+    if parts:
+        yield fault(
+            "weights",
+            "half_loaded",
+            f"as initialised, in a model that is otherwise trained: {', '.join(parts)}",
+            "weights that were loaded half, for instance with strict=False, or a part that was frozen from the start",
+            "load with vitrail.load_weights, which refuses what does not fit, and read its notes",
+            fresh=len(fresh),
+        )
+    empty = [name for name in ("class_token", "distillation_token", "registers") if _is_zero(getattr(body, name, None))]
+    if empty:
+        yield fault(
+            "weights",
+            "token_left_out",
+            f"all zero: {', '.join(empty)}",
+            "the token was left out when the weights were written or loaded",
+            "take it from the original checkpoint",
+        )
+    new_head = _as_drawn_head(body) and not parts
+    if new_head:
+        yield warn(
+            "weights",
+            "head_new",
+            "the head is as initialised, the rest is trained",
+            "it has not been fine-tuned yet",
+            "train before believing its classes",
+        )
+    if not (broken or parts or empty or new_head):
+        gains = [gain_distance(block) for block in stack]
+        yield ok(
+            "weights",
+            f"{plural(len(stack), 'block')}, all trained: norm gains {min(gains):.2f} to {max(gains):.2f} from 1",
+            least=min(gains),
+            most=max(gains),
+        )
+
+
+def all_blocks(model: nn.Module) -> list[nn.Module]:
+    if isinstance(model, MaskedAutoencoder):
+        return [*model.encoder.blocks, *model.decoder_blocks]
+    stack: Any = model.blocks
+    return [*stack]
+
+
+def _norms(module: nn.Module) -> list[nn.LayerNorm]:
+    return [m for m in module.modules() if isinstance(m, nn.LayerNorm)]
+
+
+def as_initialised(block: nn.Module) -> bool:
+    """One step of training moves the gains and biases of every norm: no trained block has them all at 1 (Swin v2: 0)
+    and 0 to the bit."""
+    norms = _norms(block)
+    level = all(norm.weight.unique().numel() == 1 and norm.weight[0].item() in (0.0, 1.0) for norm in norms)
+    return level and all(_is_zero(norm.bias) for norm in norms)
+
+
+def gain_distance(block: nn.Module) -> float:
+    return torch.cat([(norm.weight.detach().abs() - 1).abs().float() for norm in _norms(block)]).mean().item()
+
+
+def _fresh_parts(body: Any, long_trained: bool) -> list[str]:
+    """Of a model that has seen a few steps only, what is still close to its start is no surprise."""
+    parts = []
+    patch: PatchEmbed = body.patch
+    if (long_trained or patch.bias is None or _is_zero(patch.bias)) and as_drawn(patch.weight):
+        parts.append("the patch embedding")
+    last = body.norm if getattr(body, "norm", None) is not None else getattr(body, "norm_pool", None)
+    if last is not None and as_initialised(last):
+        parts.append("the last norm")
+    return parts
+
+
+def _as_drawn_head(body: Any) -> bool:
+    output = body.head.output
+    return output is not None and (output.bias is None or _is_zero(output.bias)) and as_drawn(output.weight)
+
+
+def as_drawn(weight: Tensor) -> bool:
+    """Statistically what initialisation draws: normal, of deviation 0.02, within four standard errors of so many
+    numbers. A trained matrix misses both (DeiT-Ti's patch embedding: deviation 0.033, kurtosis 6.6)."""
+    values = weight.detach().float().flatten()
+    deviation, count = values.std().item(), values.numel()
+    kurtosis = ((values / max(deviation, 1e-12)) ** 4).mean().item()
+    return (
+        abs(deviation / INITIAL - 1) < 0.02 + 4 / (2 * count) ** 0.5
+        and abs(kurtosis - 3) < 0.1 + 4 * (24 / count) ** 0.5
+    )
+
+
+def _is_zero(tensor: Tensor | None) -> bool:
+    return tensor is not None and not tensor.detach().any().item()
+
+
+# -- what moved --------------------------------------------------------------------------------------------------------
+
+
+def moved(patient: Patient) -> Iterator[Finding]:
+    """Blocks that training may not change, or has not changed: by their flag and, of a run, against its start."""
+    stack = all_blocks(patient.model)
+    frozen = [i for i, block in enumerate(stack) if not any(p.requires_grad for p in block.parameters())]
+    if frozen and len(frozen) < len(stack):
+        deliberate = frozen == [*range(len(frozen))] and not any(
+            p.requires_grad for p in patient.body.patch.parameters()
+        )
+        make: Any = warn if deliberate else fault
+        yield make(
+            "frozen",
+            "frozen",
+            f"{blocks(frozen)} of {len(stack)} can't learn: requires_grad is off",
+            "the patch embedding and the first blocks are frozen on purpose"
+            if deliberate
+            else "a block was frozen and forgotten",
+            "parameter.requires_grad_(True) for all of it, before the optimizer is made",
+            frozen=len(frozen),
+        )
+        return
+    if patient.run is None or not patient.run.kept:
+        can = sum(p.numel() for p in patient.model.parameters() if p.requires_grad)
+        total = sum(p.numel() for p in patient.model.parameters())
+        yield ok("frozen", f"{can:,} of {total:,} parameters may learn", learning=can)
+        return
+    change = changes(patient)
+    still = still_blocks(patient)
+    if change is None or still is None:
+        yield skipped(
+            "frozen", f"what the run started from ({patient.run.record.recipe.get('weights')}) is not at hand"
+        )
+    elif still and len(still) < len(stack):
+        yield fault(
+            "frozen",
+            "frozen",
+            f"{blocks(still)} of {len(stack)} did not move in training, others by up to {max(change):.1%}",
+            "frozen, or left out of the optimizer",
+            "train again with all of it (--tune full)",
+            frozen=len(still),
+        )
+    elif still:
+        tune = patient.run.record.recipe.get("tune")
+        yield ok("frozen", f"no block moved: the run tuned the head alone (tune {tune}), or kept its linear classifier")
+    else:
+        yield ok(
+            "frozen", f"all blocks moved in training, by {min(change):.1%} to {max(change):.1%}", least=min(change)
+        )
+
+
+def start_of(run: RunFolder) -> nn.Module | None:
+    """What a run began with: the weights it names, if they are here, or what its seed draws."""
+    record = run.record
+    settings = settings_from_dict(record.model["settings"])
+    if not record.model["pretrained"]:
+        with torch.random.fork_rng(devices=[]):
+            seed_step(record.recipe.get("seed", 0), 0, 0, 0)
+            return build(settings)
+    source = record.recipe.get("weights", "auto")
+    if source in ("auto", "none") or source.startswith("hf://"):
+        return None
+    try:
+        return model_from(
+            read_checkpoint(source), "new", num_classes=settings.num_classes, image_size=settings.image_size
+        )
+    except Exception:  # moved, changed, or of another machine
+        return None
+
+
+def changes(patient: Patient) -> list[float] | None:
+    """How far each block has moved since the start of its run, relative to its size; None where that is not known."""
+    if patient.run is None or not patient.run.kept:
+        return None
+    if (start := start_of(patient.run)) is None:
+        return None
+    return [_change(a, b) for a, b in zip(all_blocks(start), all_blocks(patient.model), strict=True)]
+
+
+def still_blocks(patient: Patient) -> list[int] | None:
+    moved_by = changes(patient)
+    return None if moved_by is None else [number for number, value in enumerate(moved_by) if value < STILL]
+
+
+def _change(before: nn.Module, after: nn.Module) -> float:
+    known = dict(before.named_parameters())  # by name: a run may have added parts, such as adapters
+    pairs = [(known[name], p) for name, p in after.named_parameters() if name in known and known[name].shape == p.shape]
+    apart = sum((a.detach().cpu() - b.detach().cpu()).float().square().sum().item() for a, b in pairs)
+    size = sum(a.detach().float().square().sum().item() for a, _ in pairs)
+    return (apart / max(size, 1e-12)) ** 0.5

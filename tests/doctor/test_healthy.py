@@ -1,0 +1,114 @@
+"""Healthy models stay quiet: no fault and no warning, whatever their family and however little they have learned."""
+
+import copy
+
+import pytest
+import torch
+
+import vitrail
+from tests.doctor.small import SHAPE, batch, codes, examine, make, pixels, teach, trained
+from tests.train.support import make_folder, small_options
+from vitrail.doctor import diagnose
+from vitrail.doctor.patient import _run_folder
+from vitrail.doctor.structure import start_of
+
+MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
+
+
+def make_mae():
+    torch.manual_seed(0)
+    return vitrail.create_model("mae_b16", **MAE, decoder_heads=2)
+
+
+def test_a_trained_model_is_healthy_and_every_check_says_with_what_figure():
+    found = examine(trained())
+    assert found.healthy and not found.faults
+    assert [finding.check for finding in found.findings] == [
+        "patches", "weights", "frozen", "positions", "attention", "activations", "gradients", "preprocessing",
+        "learning", "labels",
+    ]  # fmt: skip
+    figures = {finding.check: finding.figures for finding in found.findings}
+    assert figures["patches"]["tokens"] == 17
+    assert figures["attention"]["rows"] < 1e-5
+    assert figures["preprocessing"]["t"] < -3  # the other order of channels is worse
+    assert figures["labels"]["z"] > 10 and figures["labels"]["neighbours"] > 0.9
+
+
+@pytest.mark.parametrize("steps", [1, 20])
+def test_a_model_of_a_few_steps_is_healthy(steps):
+    assert codes(examine(teach(make(), steps))) == set()
+
+
+@pytest.mark.parametrize("name", ["vit_ti16", "deit_ti16_distilled", "deit3_s16", "swin_t", "swinv2_t", "cpvt_ti16"])
+def test_a_fresh_model_is_called_untrained_and_not_faulty(name):
+    found = examine(make(name))
+    assert codes(found) == set()
+    assert "untrained" in next(finding.seen for finding in found.findings if finding.check == "weights")
+
+
+@pytest.mark.parametrize("name", ["swin_t"])
+def test_a_swin_that_has_learned_is_healthy(name):
+    assert codes(examine(teach(make(name), 20))) == set()
+
+
+@pytest.mark.parametrize("steps", [0, 10])
+def test_a_masked_autoencoder_is_healthy(steps):
+    model = make_mae()
+    assert codes(examine(teach(model, steps) if steps else model, batch()[0])) == set()
+
+
+def test_a_model_of_features_with_registers_is_healthy():
+    torch.manual_seed(0)
+    model = vitrail.create_model("dinov2_s14_reg4", **{**SHAPE, "num_classes": 0})
+    assert codes(examine(model)) == set()
+
+
+def test_without_data_made_up_pictures_serve():
+    found = diagnose(trained())
+    assert codes(found) == set()
+    assert found.pictures.startswith("16 made-up pictures")
+
+
+def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_did_not_move_is_found(tmp_path):
+    data = make_folder(tmp_path / "data", 96, 3, 16)
+    run = vitrail.train(data, out=tmp_path / "run", epochs=12, **small_options())
+    found = diagnose(run, device="cpu")
+    assert codes(found) == set()
+    checks = {finding.check: finding for finding in found.findings}
+    assert checks["learning"].figures["lr"] == 1e-3
+    assert checks["history"].figures["epochs"] == 12
+    assert checks["frozen"].figures["least"] > 1e-3  # every block has moved
+    assert "held out" in found.pictures
+
+    path = run.folder / "model.safetensors"
+    predictor, start = vitrail.load(path, device="cpu"), start_of(_run_folder(run.folder))
+    predictor.model.blocks[1].load_state_dict(start.blocks[1].state_dict())
+    predictor.save(path)
+    found = diagnose(run, device="cpu")
+    assert codes(found) == {"frozen"}
+    assert "block 1 of" in found.faults[0].seen
+
+
+def test_models_with_deliberately_frozen_parts_are_told_from_faulty_ones():
+    model = trained()
+    model.patch.requires_grad_(False)
+    model.blocks[0].requires_grad_(False)
+    found = examine(model)
+    assert not found.faults
+    assert [finding.code for finding in found.warnings] == ["frozen"]
+
+
+def test_the_model_stays_as_it_was():
+    model = trained().train()
+    before = copy.deepcopy(model.state_dict())
+    examine(model)
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_grey_pictures_have_no_order_of_channels_to_get_wrong():
+    pictures, labels = pixels()
+    grey = pictures.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
+    found = examine(trained(), (grey * 4 - 2, labels))  # not what it was trained with, but not for that reason
+    assert "channel_order" not in codes(found)
