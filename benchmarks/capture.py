@@ -4,10 +4,12 @@
     python benchmarks/capture.py --device cuda         # bf16 autocast
     python benchmarks/capture.py --check               # fails above 1.3× for class rows, 1.2× for one layer's maps
 
-The jobs take turns, round after round, in a new order each time. A ratio is a job's time over that of the library's own
-plain forward in the same round; the median of the rounds counts. transformers gives maps only from eager attention, of
-all layers at once. Then the peak memory of one layer's class row at 1024×1024, against its whole map and against none.
-`--json FILE` keeps the numbers.
+The jobs take turns, round after round, in a new order each time. Beside each, right before or right after it, the
+library's own plain forward is measured again: on a GPU its time jumps between levels, so one measured elsewhere in the
+round says little. A ratio is a job's time over that of the plain forward beside it; the median of the rounds counts,
+and the least and the largest are printed with it. transformers gives maps only from eager attention, of all layers at
+once. Then the peak memory of one layer's class row at 1024×1024, against its whole map and against none. `--json FILE`
+keeps the numbers, and the command.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import multiprocessing
 import platform
 import random
 import re
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +30,12 @@ import torch
 import vitrail
 
 LIMITS = {"class rows of all layers": 1.3, "maps of one layer": 1.2}
+PLAIN = "plain forward"
 Job = Callable[[], object]
+Jobs = dict[str, Job]  # a plain forward, and what is measured beside it
 
 
-def our_jobs(name: str, images: torch.Tensor) -> dict[str, Job]:
+def our_jobs(name: str, images: torch.Tensor) -> Jobs:
     model = vitrail.create_model(name).to(images.device).eval()
 
     def capturing(**options: object) -> Job:
@@ -41,7 +47,7 @@ def our_jobs(name: str, images: torch.Tensor) -> dict[str, Job]:
         return job
 
     return {
-        "plain forward": lambda: model(images),
+        PLAIN: lambda: model(images),
         "class rows of all layers": capturing(reduce="cls_row"),
         "maps of one layer": capturing(layers=[-1]),
         "mean maps of one layer": capturing(layers=[-1], reduce="mean_heads"),
@@ -49,7 +55,7 @@ def our_jobs(name: str, images: torch.Tensor) -> dict[str, Job]:
     }
 
 
-def transformers_jobs(name: str, images: torch.Tensor) -> dict[str, Job]:
+def transformers_jobs(name: str, images: torch.Tensor) -> Jobs:
     import transformers
 
     s = vitrail.create_model(name).settings
@@ -72,8 +78,8 @@ def transformers_jobs(name: str, images: torch.Tensor) -> dict[str, Job]:
         return maps
 
     return {
-        "transformers, plain forward": lambda: models["sdpa"](images).logits,
-        "transformers, eager, maps of all layers": eager,
+        PLAIN: lambda: models["sdpa"](images).logits,
+        "eager, maps of all layers": eager,
     }
 
 
@@ -88,16 +94,35 @@ def seconds(job: Job, device: str, repeat: int) -> float:
     return (time.perf_counter() - start) / repeat
 
 
-def measure(jobs: dict[str, Job], options: argparse.Namespace) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
-        seconds(job, options.device, options.warm_up)
+def measure(libraries: dict[str, Jobs], options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """For each job its seconds, and those of its library's plain forward beside it, round by round."""
+    pairs = {
+        f"{library}{name}": (job, jobs[PLAIN])
+        for library, jobs in libraries.items()
+        for name, job in jobs.items()
+        if name != PLAIN
+    }
+    times: dict[str, dict[str, list[float]]] = {name: {"job": [], "plain": []} for name in pairs}
+    for both in pairs.values():
+        for job in both:
+            seconds(job, options.device, options.warm_up)
     shuffled = random.Random(0)
     for _ in range(options.rounds):
-        for name in shuffled.sample(list(jobs), len(jobs)):
-            jobs[name]()  # does not count: none runs in another's wake
-            times[name].append(seconds(jobs[name], options.device, options.repeat))
+        for name in shuffled.sample(list(pairs), len(pairs)):
+            both = dict(zip(("job", "plain"), pairs[name], strict=True))
+            for which in shuffled.sample(list(both), 2):
+                both[which]()  # does not count: none runs in another's wake
+                times[name][which].append(seconds(both[which], options.device, options.repeat))
     return times
+
+
+def ratios_of(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    """Of the rounds, each job over the plain forward beside it: median, least and most."""
+    found = {}
+    for name, taken in times.items():
+        ratios = [job / plain for job, plain in zip(taken["job"], taken["plain"], strict=True)]
+        found[name] = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+    return found
 
 
 def peak(device: str, name: str, size: int, captured: dict | None) -> int:
@@ -124,7 +149,7 @@ def peak(device: str, name: str, size: int, captured: dict | None) -> int:
 def memory(options: argparse.Namespace) -> dict[str, int]:
     """Each in a process of its own, so that none starts from another's peak."""
     jobs: dict[str, dict | None] = {
-        "plain forward": None,
+        PLAIN: None,
         "class row of one layer": {"reduce": "cls_row"},
         "mean map of one layer": {"reduce": "mean_heads"},
         "map of one layer": {},
@@ -134,6 +159,10 @@ def memory(options: argparse.Namespace) -> dict[str, int]:
             job: pool.apply(peak, (options.device, options.model, options.large, captured))
             for job, captured in jobs.items()
         }
+
+
+def line(job: str, taken: list[float]) -> str:
+    return f"{job:42s}{statistics.median(taken) * 1e3:9.1f} ms"
 
 
 def main() -> None:
@@ -158,22 +187,28 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.inference_mode(), torch.autocast(options.device, torch.bfloat16, enabled=gpu):
         images = torch.randn(options.batch, 3, 224, 224, device=options.device)
-        times = measure(our_jobs(options.model, images) | transformers_jobs(options.model, images), options)
-    ratios = {}
-    for job, taken in times.items():
-        plain = times["transformers, plain forward" if job.startswith("transformers") else "plain forward"]
-        ratios[job] = statistics.median(t / p for t, p in zip(taken, plain, strict=True))
-        limit = f"   (limit {LIMITS[job]}×)" if job in LIMITS else ""
-        print(f"{job:42s}{statistics.median(taken) * 1e3:9.1f} ms{ratios[job]:8.2f}×{limit}", flush=True)
+        libraries = {"": our_jobs(options.model, images)}
+        libraries["transformers, "] = transformers_jobs(options.model, images)
+        times = measure(libraries, options)
+    for library in libraries:
+        own = [f"{library}{name}" for name in libraries[library] if name != PLAIN]
+        plain = [second for job in own for second in times[job]["plain"]]
+        print(line(f"{library}{PLAIN}", plain) + f"   ({min(plain) * 1e3:.1f} to {max(plain) * 1e3:.1f})", flush=True)
+    ratios = ratios_of(times)
+    for job, ratio in ratios.items():
+        limit = f", limit {LIMITS[job]}×" if job in LIMITS else ""
+        spread = f"({ratio['least']:.2f} to {ratio['most']:.2f}{limit})"
+        print(f"{line(job, times[job]['job'])}{ratio['median']:8.2f}×   {spread}", flush=True)
 
     print(f"peak memory of one picture of {options.large}×{options.large}")
     peaks = memory(options)
     for job, size in peaks.items():
-        above = size - peaks["plain forward"]
+        above = size - peaks[PLAIN]
         print(f"{job:42s}{size / 2**20:9.1f} MiB{above / 2**20:+9.1f} MiB", flush=True)
 
     if options.json:
-        result = {"machine": machine, "torch": torch.__version__, "precision": precision, "model": options.model}
+        result = {"command": shlex.join(["python", "benchmarks/capture.py", *sys.argv[1:]])}
+        result |= {"machine": machine, "torch": torch.__version__, "precision": precision, "model": options.model}
         result |= {
             "batch": options.batch,
             "seconds": times,
@@ -182,7 +217,7 @@ def main() -> None:
             "peak_bytes": peaks,
         }
         options.json.write_text(json.dumps(result, indent=1))
-    if options.check and (slow := [job for job, limit in LIMITS.items() if ratios[job] > limit]):
+    if options.check and (slow := [job for job, limit in LIMITS.items() if ratios[job]["median"] > limit]):
         raise SystemExit(f"above its limit: {', '.join(slow)}")
 
 

@@ -50,14 +50,26 @@ def measure(page: Any, pictures: list[Path], hovers: int) -> dict[str, list[floa
         for step in range(hovers):
             # A walk that never stays on one patch.
             across, down = ((3 * step + number) % 14 + 0.5) / 14, ((5 * step) % 14 + 0.5) / 14
-            page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
-            page.wait_for_timeout(40)
-            times["hover"].append(last(page, "hover"))
+            times["hover"].append(hover(page, box["x"] + across * box["width"], box["y"] + down * box["height"]))
+            page.wait_for_timeout(20)
     return times
 
 
-def last(page: Any, name: str) -> float:
-    return page.evaluate(f"performance.getEntriesByName('{name}').at(-1).duration")
+def last(page: Any, name: str) -> Any:
+    """Milliseconds, or None."""
+    return page.evaluate(f"performance.getEntriesByName('{name}').at(-1)?.duration ?? null")
+
+
+def hover(page: Any, x: float, y: float, seconds: float = 10) -> float:
+    """Of this movement: the measure before is cleared first, so that a slow one is waited for and not passed over."""
+    page.evaluate("performance.clearMeasures('hover')")
+    page.mouse.move(x, y)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        if (found := last(page, "hover")) is not None:
+            return found
+        page.wait_for_timeout(10)
+    raise SystemExit(f"A movement of the pointer to {x:.0f}, {y:.0f} drew nothing in {seconds:.0f} s.")
 
 
 def main() -> None:

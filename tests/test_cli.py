@@ -7,16 +7,21 @@ from dataclasses import fields
 
 from vitrail.cli.data import inspect as data_inspect
 from vitrail.cli.demo import demo
+from vitrail.cli.doctor import doctor
 from vitrail.cli.embed import embed
 from vitrail.cli.evaluate import evaluate
+from vitrail.cli.explain import explain
 from vitrail.cli.export import export
 from vitrail.cli.models import models
 from vitrail.cli.predict import predict
+from vitrail.cli.pretrain import pretrain
+from vitrail.cli.studio import studio
 from vitrail.cli.train import train
-from vitrail.train import Recipe
+from vitrail.train import PretrainRecipe, Recipe
 
 OPTIONS = {
     train: ["data", "options"],
+    pretrain: ["data", "options"],
     evaluate: [
         "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "batch_size",
         "device",
@@ -26,22 +31,35 @@ OPTIONS = {
         "device",
     ],
     embed: ["images", "out", "model", "flip", "crops", "fit", "architecture", "image_size", "batch_size", "device"],
+    explain: [
+        "images", "out", "model", "methods", "target", "layer", "faithfulness", "fit", "architecture", "image_size",
+        "batch_size", "device",
+    ],
+    studio: ["run", "mae", "samples", "port", "host", "browser", "architecture", "device"],
+    doctor: ["run", "data", "image_size", "images", "lr", "out", "json", "architecture", "device"],
     export: ["run", "to", "out", "architecture", "image_size"],
     data_inspect: ["data", "image_size", "out", "json", "workers"],
     models: ["pattern"],
     demo: ["out"],
 }  # fmt: skip
 TRAIN = [
-    "model", "weights", "task", "tune", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
-    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "balance", "ema",
-    "clip", "micro_batch", "val", "seed", "out", "resume", "precision", "compile", "device", "workers", "cache",
-    "wandb", "mlflow",
+    "model", "weights", "task", "tune", "adapter_width", "adapter_place", "lora_rank", "lora_targets", "prompt_tokens",
+    "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
+    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "teacher",
+    "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit", "seed", "out",
+    "resume", "precision", "compile", "device", "workers", "cache", "wandb", "mlflow",
+]  # fmt: skip
+
+PRETRAIN = [
+    "model", "weights", "mask_ratio", "norm_pix", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
+    "warmup", "crop", "flip", "micro_batch", "val", "seed", "out", "resume", "precision", "compile", "device",
+    "workers", "cache", "wandb", "mlflow",
 ]  # fmt: skip
 
 
 def test_the_verbs_are_these():
     done = subprocess.run([sys.executable, "-m", "vitrail", "--help"], capture_output=True, text=True, check=True)
-    assert "{train,evaluate,predict,embed,export,data,models,demo}" in done.stdout
+    assert "{train,pretrain,evaluate,predict,embed,explain,studio,doctor,export,data,models,demo}" in done.stdout
 
 
 def test_the_options_of_every_verb_are_these():
@@ -51,3 +69,7 @@ def test_the_options_of_every_verb_are_these():
 
 def test_the_options_of_training_are_these():
     assert [field.name for field in fields(Recipe)] == TRAIN
+
+
+def test_the_options_of_pretraining_are_these():
+    assert [field.name for field in fields(PretrainRecipe)] == PRETRAIN

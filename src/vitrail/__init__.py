@@ -5,7 +5,7 @@ from vitrail.evaluate import evaluate
 from vitrail.export import export
 from vitrail.models import capture, create_model, list_models
 from vitrail.predict import Predictor, load
-from vitrail.train import Run, train
+from vitrail.train import Run, pretrain, train
 from vitrail.weights import load_weights, save_weights
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "list_models",
     "load",
     "load_weights",
+    "pretrain",
     "save_weights",
     "train",
 ]

@@ -21,6 +21,7 @@ from vitrail.models import MaskedAutoencoder, Preprocessing, resolve
 from vitrail.models.catalog import change
 from vitrail.models.checks import pair
 from vitrail.weights import model_from, read_checkpoint, save_weights
+from vitrail.weights.adapter_file import Adapters
 from vitrail.weights.onnx import OnnxModel
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Predictor:
         if labels is not None and len(labels) != classes:
             raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
         self.labels = labels or (imagenet_labels() if classes == 1000 else [f"class {i}" for i in range(classes)])
+        self._adapters: Adapters | None = None
 
     def __repr__(self) -> str:
         classes, size = len(self.labels), "×".join(map(str, self.preprocessing.size))
@@ -268,6 +270,27 @@ class Predictor:
             return torch.autocast("cuda", torch.bfloat16)
         return nullcontext()
 
+    def adapt(self, name: str, path: str | PathLike[str]) -> None:
+        """Adds an adapter.safetensors that was made on this model, to be switched to by `use(name)`."""
+        if self._adapters is None:
+            self._adapters = Adapters(self.model)
+            self._own = self.labels, self.preprocessing, self.about
+        self._adapters.add(name, path)
+
+    def use(self, name: str | None) -> "Predictor":
+        """Switches to an adapter by its name, with its classes and preprocessing; None is the model by itself again."""
+        if self._adapters is None:
+            raise VitrailError(f"There is no adapter {name!r} yet: add one with adapt(name, path).")
+        self._adapters.use(name)
+        if name is None:
+            self.labels, self.preprocessing, self.about = self._own
+        else:
+            header = self._adapters.files[name].header
+            count = header.settings.num_classes
+            self.labels = header.labels or [f"class {i}" for i in range(count)]
+            self.preprocessing, self.about = header.preprocessing, dict(header.about)
+        return self
+
     def save(self, path: str | PathLike[str]) -> Path:
         """One file that holds all of this object; `vitrail.load` reads it back."""
         labels = self.labels or None
@@ -293,12 +316,14 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     device: str | torch.device | None = None,
     fit: str | None = None,
+    base: str | PathLike[str] | None = None,
 ) -> Predictor:
     """A predictor from a run folder, a bundle, a checkpoint of any dialect, an ONNX file that `vitrail export` wrote,
     `hf://org/name`, or a catalog name.
 
     `model` names the architecture of a bare checkpoint that could be of several. `image_size` changes the size that
-    pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native.
+    pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native. `base` is what an
+    adapter.safetensors stands on, where that is not found by itself.
     """
     if source is None:
         raise VitrailError(
@@ -309,7 +334,7 @@ def load(
         source = _published(source)
     if source.endswith(".onnx") and not Path(source).expanduser().is_dir():
         return _load_onnx(source, image_size, device, fit)
-    checkpoint = read_checkpoint(source, model)
+    checkpoint = read_checkpoint(source, model, base)
     pre = _changed(checkpoint.preprocessing, image_size, fit)
     return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
 

@@ -230,6 +230,44 @@ def test_an_enormous_image_is_refused_from_its_header(tmp_path):
     assert limit == Image.MAX_IMAGE_PIXELS and not ImageFile.LOAD_TRUNCATED_IMAGES
 
 
+def icon(*inner):
+    """An ICO file of any PNGs and BMPs, whatever size its directory says."""
+    place, directory = 6 + 16 * len(inner), b""
+    for data in inner:
+        directory += struct.pack("<BBBBHHII", 32, 32, 0, 0, 1, 32, len(data), place)
+        place += len(data)
+    return struct.pack("<HHH", 0, 1, len(inner)) + directory + b"".join(inner)
+
+
+def test_an_icon_is_measured_by_what_is_inside_it_before_any_of_it_is_decoded():
+    small = encoded(photograph(32, 32), "PNG")
+    assert np.array_equal(np.asarray(open_image(icon(small))), np.asarray(photograph(32, 32)))
+    bitmap = open_image(encoded(photograph(32, 32), "ICO", sizes=[(32, 32)], bitmap_format="bmp"))
+    assert np.array_equal(np.asarray(bitmap), np.asarray(photograph(32, 32)))
+    huge = struct.pack("<IiiHHIIiiII", 40, 20_001, 20_000, 1, 32, 0, 0, 0, 0, 0, 0)  # twice the height: its mask
+    for bomb in (icon(png_of_size(20_001, 10_000)), icon(small, png_of_size(20_001, 10_000)), icon(huge)):
+        with pytest.raises(VitrailError, match=r"has 200,010,000 pixels \(20001×10000\), and the limit is 200,000,000"):
+            open_image(bomb)
+    with pytest.raises(VitrailError, match="holds 65535 icons, and the limit is 64"):
+        open_image(b"\0\0\1\0\xff\xff" + bytes(100))
+
+
+def test_a_smaller_limit_can_be_asked_for():
+    assert open_image(encoded(photograph(), "PNG"), limit=64 * 48).size == (64, 48)
+    for kind in ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"):
+        with pytest.raises(VitrailError, match=r"has 3,072 pixels \(64×48\), and the limit is 3,071: shrink it"):
+            open_image(encoded(photograph(), kind), limit=64 * 48 - 1)
+
+
+def test_formats_that_hold_a_file_of_another_are_not_read():
+    """A Macintosh icon says 1024×1024, and Pillow would decode whatever PNG is inside."""
+    inner = png_of_size(13_000, 13_000)
+    icns = b"icns" + struct.pack(">I", 16 + len(inner)) + b"ic10" + struct.pack(">I", 8 + len(inner)) + inner
+    assert Image.open(io.BytesIO(icns)).size == (1024, 1024)
+    with pytest.raises(VitrailError, match="not an image of a known format"):
+        open_image(icns)
+
+
 @pytest.mark.parametrize(
     ("at_least", "decoded"),
     [(None, (800, 1200)), ((800, 1200), (800, 1200)), ((401, 100), (800, 1200)), ((400, 600), (400, 600)),

@@ -12,14 +12,16 @@ import vitrail
 from tests.doctor.small import LABELS, PRE, SHAPE, batch, check, examine, make, teach, trained, write_pictures
 from vitrail.cli import main
 from vitrail.data.samples import Item, Sample
-from vitrail.doctor import diagnose
+from vitrail.doctor import Diagnosis, diagnose
 from vitrail.doctor.attention import look
-from vitrail.doctor.findings import blocks, numbers
+from vitrail.doctor.findings import blocks, fault, numbers, ok
 from vitrail.doctor.inputs import _t
 from vitrail.doctor.labels import neighbour_agreement
+from vitrail.doctor.page import page
 from vitrail.doctor.pictures import choose
 from vitrail.doctor.positions import neighbour_similarity
 from vitrail.errors import VitrailError
+from vitrail.models.segment import Segmenter
 
 
 def test_numbers_are_written_as_ranges():
@@ -192,6 +194,56 @@ def test_classes_of_one_picture_are_all_used():
     assert len({s.labels for s in choose(samples([1] * 1000), 64)}) == 64
     assert len(choose(samples([3, 2]), 64)) == 5
     assert [len([s for s in choose(samples([100, 100]), 64) if s.labels == (c,)]) for c in (0, 1)] == [32, 32]
+
+
+# -- what fails --------------------------------------------------------------------------------------------------------
+
+
+def failing(error):
+    def fail(*_):
+        raise error
+
+    model = trained()
+    model.blocks[1].attention.register_forward_pre_hook(fail)
+    found = examine(model)
+    return next(finding for finding in found.findings if finding.check == "attention"), found
+
+
+def test_a_model_that_fails_is_a_fault_that_names_the_kind_of_error():
+    found, _ = failing(KeyError("table"))
+    assert found.severity == "fault" and found.code == "failed"
+    assert found.seen == "the model fails with KeyError: 'table'"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_little_memory_is_no_fault_of_the_model(error):
+    found, all_of_it = failing(error)
+    assert found.severity == "warn" and found.code == "out_of_memory"
+    assert f"out of memory ({type(error).__name__}" in found.seen and "64 pictures of 32×32" in found.cause
+    assert "--images" in found.fix and not all_of_it.faults
+
+
+def test_models_of_other_tasks_are_refused_by_name():
+    with pytest.raises(VitrailError, match=r"Segmenter shows .* doctor, explain and studio look into classifiers"):
+        examine(Segmenter(make(), 3, "linear"))
+
+
+def test_the_verdict_and_the_lines_are_said_in_one_way():
+    found = Diagnosis("a", "2 pictures", [ok("file", "all in place"), fault("labels", "x", "none", "shuffled", "sort")])
+    assert found.verdict == "1 fault. Examined with 2 pictures."
+    assert (
+        str(found) == "ok      file           all in place.\nfault   labels         none. Likely: shuffled. Fix: sort."
+    )
+    assert f"<p>{found.verdict}</p>" in page(found)
+    assert Diagnosis("a", "", found.findings[:1]).verdict == "Nothing wrong was found."
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Ten planted faults, each found by the finding that is about it, and by no other."""
+"""Ten planted faults, each found by the finding that is about it, and by no other; but for a run that exploded, whose
+weights may show it in other checks too."""
 
 import json
 from pathlib import Path

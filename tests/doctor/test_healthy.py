@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import vitrail
-from tests.doctor.small import SHAPE, batch, codes, examine, make, pixels, teach, trained
+from tests.doctor.small import SHAPE, batch, check, codes, examine, make, pixels, teach, trained
 from tests.train.support import make_folder, small_options
-from vitrail.doctor import diagnose
-from vitrail.doctor.patient import _run_folder
-from vitrail.doctor.structure import start_of
+from vitrail.doctor import diagnose, patient
+from vitrail.models import build
+from vitrail.models.tuning import tune
 
 MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
 
@@ -63,16 +63,45 @@ def test_a_model_of_features_with_registers_is_healthy():
     assert codes(examine(model)) == set()
 
 
+@pytest.mark.parametrize(
+    ("family", "kind"), [("vit", "prompt"), ("vit", "lora"), ("vit", "adapter"), ("vit", "bias"), ("swin", "prompt")]
+)
+def test_a_model_that_was_just_made_ready_for_cheap_tuning_is_healthy(family, kind):
+    model = trained() if family == "vit" else teach(make("swin_t"), 20)
+    found = examine(tune(model, kind))
+    assert codes(found) == set()
+    attention = next(finding for finding in found.findings if finding.check == "attention")
+    assert ("sum to at most 1, prompts taking the rest" in attention.seen) == (kind == "prompt")
+    assert attention.figures["rows"] < 1e-5
+
+
+def test_lora_that_has_moved_and_still_gets_no_gradient_is_found():
+    model = tune(trained(), "lora")
+    for name, parameter in model.named_parameters():
+        if "lora_b" in name:
+            parameter.data.normal_(std=0.01)
+    assert codes(examine(model)) == set()
+    model.blocks[1].attention.qkv.scale = 0.0
+    (found,) = [finding for finding in check("activations", model) if finding.severity == "warn"]
+    assert found.code == "dead_parameters" and "lora" in found.seen and found.figures["tensors"] == 2
+
+
 def test_without_data_made_up_pictures_serve():
     found = diagnose(trained())
     assert codes(found) == set()
     assert found.pictures.startswith("16 made-up pictures")
 
 
-def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_did_not_move_is_found(tmp_path):
+def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_did_not_move_is_found(
+    tmp_path, monkeypatch
+):
     data = make_folder(tmp_path / "data", 96, 3, 16)
     run = vitrail.train(data, out=tmp_path / "run", epochs=12, **small_options())
+    built = []
+    monkeypatch.setattr(patient, "build", lambda settings: built.append(build(settings)) or built[-1])
     found = diagnose(run, device="cpu")
+    assert len(built) == 1  # what it started from, once for all checks
+    assert not any(p.grad is not None for p in built[0].parameters())  # the trial had a copy
     assert codes(found) == set()
     checks = {finding.check: finding for finding in found.findings}
     assert checks["learning"].figures["lr"] == 1e-3
@@ -81,7 +110,7 @@ def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_
     assert "held out" in found.pictures
 
     path = run.folder / "model.safetensors"
-    predictor, start = vitrail.load(path, device="cpu"), start_of(_run_folder(run.folder))
+    predictor, start = vitrail.load(path, device="cpu"), patient._run_folder(run.folder).start
     predictor.model.blocks[1].load_state_dict(start.blocks[1].state_dict())
     predictor.save(path)
     found = diagnose(run, device="cpu")

@@ -42,7 +42,9 @@ def identity(**changes) -> VisionTransformer:
             block.attention.qkv.weight.zero_()
             block.attention.qkv.weight[:16] = 30 * torch.eye(16)
             block.attention.qkv.weight[16:32] = 30 * torch.eye(16)
-            block.attention.proj.weight.zero_()
+            block.attention.qkv.weight[32:] = torch.eye(16)
+            # Not zero, or no gradient would reach attention; and little beside the 10 of each token's own direction.
+            block.attention.proj.weight.copy_(0.1 * torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))
             block.mlp.fc2.weight.zero_()
     return model
 

@@ -10,6 +10,9 @@ from tests.explain.small import identity, lively, swin, uniform, uniform_swin
 from tests.parity.peers import pictures
 from vitrail import explain
 from vitrail.explain.attention import link
+from vitrail.explain.looking import readout
+from vitrail.models.segment import Segmenter
+from vitrail.models.tuning import tune
 
 
 def whole_maps(model, x):
@@ -30,6 +33,9 @@ def test_attention_of_a_patch_is_its_row():
     row = whole_maps(model, x)[1][:, :, 1 + 3, 1:].unflatten(-1, (3, 2))
     assert torch.equal(explain.attention(model, x, 1, (1, 1)), explain.attention(model, x, 1, 3))
     assert torch.allclose(explain.attention(model, x, 1, (1, 1)), row, atol=1e-7)
+    first = whole_maps(model, x)[1][:, :, 1, 1:].unflatten(-1, (3, 2))
+    assert torch.allclose(explain.attention(model, x, 1, 0), first, atol=1e-7)  # patch 0, not the class token
+    assert torch.equal(explain.attention(model, x, 1, 0), explain.attention(model, x, 1, (0, 0)))
 
 
 def test_without_a_class_token_attention_is_the_mean_over_the_patches():
@@ -185,6 +191,31 @@ def test_swin_padding_is_neither_a_start_nor_a_goal():
     unmasked = explain.attention_distance(uniform_swin(), pictures(52, 76))
     # Rows are taken over real patches alone, so padding that can be seen changes nothing in uniform windows.
     assert torch.allclose(distance[0, :2], unmasked[0, :2], atol=1e-3)
+    real = [(r, c) for r in range(13) for c in range(19)]
+    near = [[math.dist(a, b) for b in real if a[0] // 4 == b[0] // 4 and a[1] // 4 == b[1] // 4] for a in real]
+    mean = sum(sum(one) / len(one) for one in near) / len(real)
+    assert torch.allclose(distance[0, :2], torch.full((2,), 4 * mean), atol=1e-3)
+    diagonal = math.dist((0, 0), (3, 3))
+    assert distance[:2, :2].max() < 4 * diagonal and distance[2:].max() < 8 * diagonal
+
+
+def test_entropy_beside_prompts_is_that_of_what_the_other_tokens_get():
+    """Uniform over 5 tokens, whatever share the prompts take."""
+    model = tune(uniform(), "prompt", tokens=3)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention.prompts.mul_(50)
+    x = pictures(32, 32)
+    assert whole_maps(model, x)[1].sum(dim=-1).max() < 0.7
+    assert torch.allclose(explain.attention_entropy(model, x), torch.full((3, 2), math.log(5)), atol=1e-5)
+
+
+def test_what_a_learned_query_reads_is_weighed_in_full_precision_under_autocast():
+    model, x = lively(class_token=False, pool="attention"), pictures(64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        read = readout(model, x)
+    assert read.dtype == torch.float32 and not torch.equal(read, read.bfloat16().float())
+    assert torch.allclose(read.sum(dim=-1), torch.ones(2), atol=1e-6)
 
 
 def test_a_model_in_training_mode_is_looked_at_without_dropout_and_left_in_training_mode():
@@ -208,3 +239,5 @@ def test_refusals_say_what_to_do():
         explain.attention(model, x, layer=7)
     with pytest.raises(vitrail.VitrailError, match="Linear shows no layers to look into"):
         explain.attention(torch.nn.Linear(2, 2), x)
+    with pytest.raises(vitrail.VitrailError, match=r"Segmenter shows .* look into classifiers \(ViT, Swin\) and MAE"):
+        explain.attention(Segmenter(lively(), 3, "linear"), x)

@@ -1,18 +1,23 @@
 """`Predictor.explain`: the arrays are those of the functions, and it shows itself, in a notebook and as a page."""
 
+import errno
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import tyro
 from PIL import Image
 
 import vitrail
 from tests.explain.small import SIZE, lively, swin
 from tests.parity.peers import shake
 from vitrail import explain
+from vitrail.cli.explain import explain as cli_explain
 from vitrail.data import prepare
+from vitrail.explain.explanation import explain_picture, portrait, write
 from vitrail.models import MaskedAutoencoder, Preprocessing
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
@@ -96,8 +101,50 @@ def test_saving_writes_pngs_and_one_page(predictor, tmp_path):
     assert Image.open(page.parent / "relevance.png").size == (48, 48)
     check_page(page.read_text(encoding="utf-8"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(vitrail.VitrailError, match="can't be made"):
-        predictor.explain(PHOTO, faithfulness=False).save(tmp_path / "file")
+    found = predictor.explain(PHOTO, methods=["grad_cam"], faithfulness=False)
+    with pytest.raises(vitrail.VitrailError, match="can't be written: File exists"):
+        found.save(tmp_path / "file")
+
+
+def test_files_appear_whole_or_not_at_all(predictor, tmp_path, monkeypatch):
+    path = write(tmp_path / "deep" / "er" / "a.html", "caf\udce9")  # a name that is no UTF-8, as Linux hands it over
+    assert path.read_bytes() == b"caf?"
+
+    def full(self, content):
+        with self.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(vitrail.VitrailError, match="can't be written: No space left on device"):
+        write(path, b"something else")
+    assert path.read_bytes() == b"caf?" and [*path.parent.iterdir()] == [path]
+
+
+def test_a_class_that_is_not_there_is_refused_whatever_is_drawn(predictor):
+    x = prepare(PHOTO, predictor.preprocessing)
+    for target in (4, -1):
+        with pytest.raises(vitrail.VitrailError, match=f"classes 0 to 3; there is no class {target}"):
+            explain_picture(predictor.model, np.asarray(PHOTO), x, LABELS, target, ["attention"], steps=0)
+
+
+def test_pictures_of_several_sizes_are_called_so_and_have_no_figure_of_attending_to_all_alike(
+    predictor, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    predictor.save("model.safetensors")
+    for name, size in (("a", (48, 32)), ("b", (64, 48))):
+        PHOTO.resize(size).save(f"{name}.png")
+    options = ["--model", "model.safetensors", "--fit", "native", "--methods", "grad_cam", "--device", "cpu"]
+    assert tyro.cli(cli_explain, args=["a.png", "b.png", "--out", "out", *options]) == 0
+    assert "2 pictures of several sizes." in capsys.readouterr().out
+    page = Path("out/explain.html").read_text(encoding="utf-8")
+    check_page(page)
+    assert "2 pictures of several sizes." in page and "alike: log N" not in page
+    assert tyro.cli(cli_explain, args=["b.png", "--out", "one", *options]) == 0
+    assert "1 picture of 48×64." in capsys.readouterr().out
+    assert "alike: log N" in Path("one/explain.html").read_text(encoding="utf-8")
+    assert portrait(predictor.model, None).positions.shape == (2, 2, 2, 2)
 
 
 def test_names_can_hold_no_markup(tmp_path):

@@ -6,6 +6,7 @@ from torch import nn
 
 import vitrail
 from tests.explain.small import identity, lively, swin, uniform
+from tests.models.test_capture import Sizes
 from tests.parity.peers import pictures
 from vitrail import explain
 from vitrail.explain.relevance import follow
@@ -15,8 +16,9 @@ def test_one_layer_of_two_tokens_by_hand():
     """A = [.6 .4; .3 .7] in one head, gradient [1 2; -1 1]: Ā = [.6 .8; 0 .7]."""
     attention = torch.tensor([[[[0.6, 0.4], [0.3, 0.7]]]])
     gradient = torch.tensor([[[[1.0, 2.0], [-1.0, 1.0]]]])
-    assert torch.allclose(follow(torch.tensor([[1.0, 0.0]]), attention, gradient), torch.tensor([[1.6, 0.8]]))
-    assert torch.allclose(follow(torch.tensor([[0.0, 1.0]]), attention, gradient), torch.tensor([[0.0, 1.7]]))
+    # It works in the place of the map, which is then used up.
+    assert torch.allclose(follow(torch.tensor([[1.0, 0.0]]), attention.clone(), gradient), torch.tensor([[1.6, 0.8]]))
+    assert torch.allclose(follow(torch.tensor([[0.0, 1.0]]), attention.clone(), gradient), torch.tensor([[0.0, 1.7]]))
 
 
 def test_heads_are_averaged_after_what_speaks_against_the_class_is_dropped():
@@ -66,7 +68,39 @@ def test_relevance_of_averaged_patches_is_the_mean_row_without_the_identity():
 
 
 def test_relevance_through_identity_attention_never_leaves_the_class_token():
-    assert explain.relevance(identity(), pictures(32, 32), 1).abs().max() < 1e-6
+    """Though the gradient would have it elsewhere, and though there is something to follow."""
+    model, x = identity(), pictures(32, 32)
+    columns = []
+    for target in range(4):
+        with vitrail.capture(model, gradients=True) as maps:
+            model(x)[:, target].sum().backward()
+        model.zero_grad()
+        assert min(gradient[:, :, 0, 1:].abs().max() for gradient in maps.gradients.values()) > 1e-4
+        assert explain.relevance(model, x, target).abs().max() < 1e-9
+        rows = torch.eye(5)[:1].expand(2, 5)
+        for layer in (2, 1, 0):
+            rows = follow(rows, maps[layer].clone(), maps.gradients[layer])
+        assert rows[:, 1:].abs().max() < 1e-9
+        class_column = rows[:, 0] - 1
+        expected = restated(model, x, torch.tensor([target, target]))[:, 0, 0] - 1
+        assert torch.allclose(class_column, expected.float(), rtol=1e-3, atol=1e-7)
+        columns.append(class_column.min())
+    assert max(columns) > 1e-4
+    averaged = identity(class_token=False, pool="mean")
+    assert max(explain.relevance(averaged, x, target).min() for target in range(4)) >= 0
+    assert max(explain.relevance(averaged, x, target).max() for target in range(4)) > 1e-4
+
+
+def test_no_more_than_the_map_and_its_gradient_live_at_once_and_for_entropy_the_map_alone():
+    model = lively(patch_size=4, depth=2, width=8, num_classes=3)
+    x = pictures(80, 80)  # 401 tokens, two heads
+    size = 2 * 2 * 401 * 401
+    with Sizes(least=size) as sizes:
+        explain.relevance(model, x, 1)
+    assert sizes.largest == size and sizes.most == 2
+    with Sizes(least=size) as sizes:
+        explain.attention_entropy(model, x)
+    assert sizes.largest == size and sizes.most == 1
 
 
 def test_relevance_through_uniform_attention_and_equal_patches_is_equal():

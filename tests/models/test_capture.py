@@ -10,6 +10,7 @@ from tests.models.restatements import attention, image, norm, randomised
 from tests.models.unfused import MODELS, SIZES, SWIN, VIT, as_tuple, close, joined, layers_of, model_of, run, unfused
 from vitrail.errors import VitrailError
 from vitrail.models import SwinTransformer, VisionTransformer, capture, create_model
+from vitrail.models.tuning import tune
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["square", "padded"])
@@ -195,6 +196,51 @@ def test_a_class_row_never_forms_the_matrix_and_the_mean_forms_one_head_at_a_tim
     assert sizes["cls_row"].largest < 2 * n * 8 * 4 * 2  # no more than the MLP needs
     assert sizes["mean_heads"].largest == 2 * n * n and sizes["mean_heads"].most <= 2
     assert sizes[None].largest == 2 * 2 * n * n and sizes[None].most == 1
+
+
+@pytest.mark.parametrize("name", ["learned", "mae", "swin_v1_timm"])
+def test_a_function_that_asks_for_the_layout_gets_that_of_its_layer_in_every_forward(name):
+    model = model_of(name)
+
+    def grid(map, layout):
+        return layout.grid, map.shape[-1], layout.places
+
+    with capture(model, reduce=grid) as maps:
+        for size in ((12, 12), (18, 29)):  # twice: what is there from the first must not be taken for the second
+            run(model, image(1, 3, *size, dtype=torch.float32))
+            for layer, (found, tokens, places) in maps.items():
+                assert found == maps.grid(layer) and not callable(places)
+                assert places is None or places.shape[-1] == tokens - len(maps.layouts[layer].prefix)
+    if name == "swin_v1_timm":
+        assert maps[0][0] == (9, 15) and maps[-1][0] == (5, 8)
+    else:
+        assert maps[0][0] == maps[-1][0] == model_grid(model, 18, 29)
+
+
+def model_grid(model, height, width):
+    return getattr(model, "encoder", model).token_grid(height, width)
+
+
+def test_a_function_gets_the_layout_beside_the_gradient_too():
+    model, x = model_of("learned"), image(1, 3, 12, 20, dtype=torch.float32)
+    with capture(model, reduce=lambda map, gradient, layout: (layout.grid, gradient.shape), gradients=True) as maps:
+        model(x).sum().backward()
+    assert {value for value in maps.values()} == {((3, 5), (1, 2, 16, 16))}
+
+
+@pytest.mark.parametrize("name", ["learned", "swin_v1_timm"])
+def test_maps_of_a_model_with_prompts_are_of_its_own_tokens_and_rows_miss_what_prompts_get(name):
+    model, x = model_of(name), image(2, 3, 12, 12, dtype=torch.float32)
+    with capture(model) as plain:
+        run(model, x)
+    tune(model, "prompt", tokens=5)
+    with capture(model) as maps, capture(model, reduce=lambda map, layout: layout.prompts) as prompts:
+        run(model, x)
+    for layer, map in maps.items():
+        assert map.shape == plain[layer].shape and prompts[layer] == 5
+        assert map.sum(-1).min() > 0 and map.sum(-1).max() < 1 - 1e-3
+    # In the first layer nothing has changed but that prompts take their share.
+    close(maps[0] / maps[0].sum(-1, keepdim=True), plain[0], atol=1e-5)
 
 
 def test_maps_are_moved_as_they_are_made():

@@ -68,7 +68,7 @@ def test_gradients_reach_every_part():
     maps = backbone.pyramid(torch.randn(2, 3, 64, 64))
     sum(m.square().mean() for m in maps.values()).backward()
     idle = {n for n, p in backbone.named_parameters() if p.grad is None or not p.grad.abs().max()}
-    # The ViT's last norm is not on the way; and at first no query chooses where to look, so its norm has nothing to learn.
+    # The ViT's last norm is not on the way; at first no query chooses where to look, so its norm has nothing to learn.
     queries = {n for n in idle if n.startswith(("injectors", "extractors")) and ".norm." in n}
     assert idle - queries <= {"model.norm.weight", "model.norm.bias"} and len(queries) == 2 * (4 + 6)
 

@@ -31,10 +31,46 @@ class Served:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def memory(self, kind: str = "VmRSS") -> float:
-        """Of the server, in MB; VmHWM is the most that it ever was."""
+    def memory(self) -> float:
+        """Of the server, in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{kind}:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+    @contextmanager
+    def growth(self) -> Iterator[list[float]]:
+        """How far above its start its memory ever was inside, in MB. By looking often: the kernel's own record also
+        holds what a start took."""
+        before, done, most = self.memory(), threading.Event(), [0.0]
+
+        def look() -> None:
+            while not done.wait(0.002):
+                most[0] = max(most[0], self.memory() - before)
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            yield most
+        finally:
+            done.set()
+            watcher.join()
+
+
+@contextmanager
+def serving(model: Path, *arguments: str) -> Iterator[Served]:
+    """A Studio in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vitrail", "studio", str(model), *arguments,
+         "--port", "0", "--no-browser", "--device", "cpu"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    address = re.search(r"http://\S+", process.stdout.readline())
+    assert address
+    try:
+        yield Served(address[0], process, model)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
 
 
 @contextmanager
@@ -74,17 +110,8 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name, model in (("small vit", vit), ("small swin", swin), ("small mae", mae)):
         labels = LABELS if name != "small mae" else None
         paths.append(vitrail.save_weights(model, folder / f"{name[6:]}.safetensors", labels=labels, name=name))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vitrail", "studio", str(paths[0]), str(paths[1]), "--mae", str(paths[2]),
-         "--port", "0", "--no-browser", "--device", "cpu"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout
-    address = re.search(r"http://\S+", process.stdout.readline())
-    assert address
-    yield Served(address[0], process, paths[0])
-    process.terminate()
-    process.wait(timeout=20)
+    with serving(paths[0], str(paths[1]), "--mae", str(paths[2])) as served:
+        yield served
 
 
 @pytest.fixture(scope="session")

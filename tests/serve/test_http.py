@@ -1,18 +1,24 @@
 """The Studio's server: whom it answers, what it refuses, and how large it grows."""
 
 import http.client
+import io
 import json
 import re
+import socket
 import struct
+import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import vitrail
 import vitrail.serve
+from vitrail.serve.run import MOST_CONNECTIONS
 
-from .conftest import LABELS, Served
+from .conftest import LABELS, Served, served_here, serving
 
 PAGE = Path(vitrail.serve.__file__).parent / "page"
 
@@ -42,6 +48,19 @@ def png(width: int, height: int, rows: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
 
 
+def ico(inner: bytes) -> bytes:
+    """An icon of one PNG or BMP."""
+    return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 0, 0, 0, 0, 1, 32, len(inner), 22) + inner
+
+
+@pytest.fixture(scope="module")
+def fresh(studio: Served, picture: Path) -> Iterator[Served]:
+    """Its memory has only known one picture."""
+    with serving(studio.model) as served:
+        assert send(served, "POST", "/api/pictures", picture.read_bytes())[0] == 200
+        yield served
+
+
 def test_the_studio_says_what_it_serves(studio):
     status, _, content = send(studio, "GET", "/api/studio")
     found = json.loads(content)
@@ -53,9 +72,7 @@ def test_the_studio_says_what_it_serves(studio):
     assert found["models"][0]["sizes"][:2] == [32, 48] and found["models"][0]["sizes"][-1] == 288
 
 
-def test_bad_uploads_get_a_sentence_and_the_server_stays_up_and_small(studio, picture):
-    assert send(studio, "POST", "/api/pictures", picture.read_bytes())[0] == 200
-    before = studio.memory("VmHWM")
+def test_bad_uploads_get_a_sentence_and_the_server_stays_up_and_small(fresh, picture):
     megabytes_200 = 200 * 2**20
 
     def pieces():
@@ -69,20 +86,82 @@ def test_bad_uploads_get_a_sentence_and_the_server_stays_up_and_small(studio, pi
         (b"not a picture, only words", {}, 400, r"^That file is not an image.*format: choose another\.$"),
         (b"", {}, 400, r"empty \(0 bytes\)"),
         (picture.read_bytes()[:200], {}, 400, r"damaged or incomplete.*choose another"),
-        (hundred, {}, 400, r"100 megapixels \(10000×10000\).*up to 50"),
-        (bomb, {}, 400, r"more than 179 megapixels.*up to 50"),
+        (hundred, {}, 400, r"^That file has 100,000,000 pixels \(10000×10000\).*limit is 50,000,000: save it smaller"),
+        (bomb, {}, 400, r"has 3,600,000,000 pixels.*limit is 50,000,000"),
+        (ico(hundred), {}, 400, r"has 100,000,000 pixels.*limit is 50,000,000"),  # Pillow decodes an icon to open it
+        (
+            b"icns" + struct.pack(">I", 16 + len(hundred)) + b"ic10" + struct.pack(">I", 8 + len(hundred)) + hundred,
+            {},
+            400,
+            r"not an image of a known format",
+        ),
         (pieces(), {"content_length": str(megabytes_200)}, 413, r"at most 32 MB"),
         (pieces(), {}, 413, r"at most 32 MB"),  # in chunks, without a length
     ]
     assert len(hundred) < 20_000 and len(bomb) < 20_000 and len(unfolding) < 200_000
-    for body, headers, status, words in cases:
-        found, _, content = send(studio, "POST", "/api/pictures", body, **headers)
-        assert (found, bool(re.search(words, sentence(content)))) == (status, True), sentence(content)
-        assert "Traceback" not in sentence(content)
-    assert send(studio, "POST", "/api/pictures", unfolding)[0] in (200, 400)
-    assert send(studio, "GET", "/api/studio")[0] == 200
-    # Two bodies of up to 32 MB, and what a decoder holds; the seven together would have unfolded to 1.4 GB.
-    assert studio.memory("VmHWM") - before < 150
+    with fresh.growth() as most:
+        for body, headers, status, words in cases:
+            found, _, content = send(fresh, "POST", "/api/pictures", body, **headers)
+            assert (found, bool(re.search(words, sentence(content)))) == (status, True), sentence(content)
+            assert "Traceback" not in sentence(content)
+        status, _, content = send(fresh, "POST", "/api/pictures", unfolding)  # no more is read than the header says
+        assert (status, json.loads(content)["width"], json.loads(content)["height"]) == (200, 64, 64)
+        assert send(fresh, "GET", "/api/studio")[0] == 200
+    # One body of up to 32 MB in pieces, and as much again where the pieces lie; an icon alone would unfold to 400 MB.
+    assert most[0] < 80
+
+
+def test_an_icon_is_a_picture_too(studio, picture):
+    file = io.BytesIO()
+    Image.open(picture).resize((48, 48)).save(file, "ICO")
+    status, _, content = send(studio, "POST", "/api/pictures", file.getvalue())
+    assert (status, json.loads(content)["width"]) == (200, 48)
+
+
+def test_unfinished_uploads_hold_no_more_than_two_bodies(fresh, picture):
+    size = 20 * 2**20
+    connections = [http.client.HTTPConnection("127.0.0.1", fresh.port, timeout=60) for _ in range(10)]
+    with fresh.growth() as most:
+        for connection in connections:
+            connection.putrequest("POST", "/api/pictures")
+            connection.putheader("content-length", str(size))
+            connection.endheaders(bytes(size - 1))
+        status, _, content = send(fresh, "POST", "/api/pictures", picture.read_bytes())
+        assert (status, sentence(content)) == (503, "Too much is being asked at once: wait a moment.")
+    assert most[0] < 90  # the ten together are 200
+    answers = []
+    for connection in connections:
+        connection.send(b".")
+        answers.append(connection.getresponse().status)
+        connection.close()
+    assert answers == [400] * 2 + [503] * 8  # zeros are no picture
+    assert send(fresh, "POST", "/api/pictures", picture.read_bytes())[0] == 200
+
+
+def test_an_upload_that_stalls_gives_its_place_to_the_next(studio, monkeypatch):
+    monkeypatch.setattr("vitrail.serve.app.UPLOAD_SECONDS", 0.2)
+    with served_here(vitrail.load(studio.model, device="cpu")) as address:
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+        connection.putrequest("POST", "/api/pictures")
+        connection.putheader("content-length", "1000")
+        connection.endheaders(b"some of it")
+        answer = connection.getresponse()
+        assert (answer.status, sentence(answer.read())) == (
+            408, "The picture did not arrive in time: send it again.",
+        )  # fmt: skip
+        connection.close()
+
+
+def test_connections_are_counted(fresh):
+    idle = [socket.create_connection(("127.0.0.1", fresh.port)) for _ in range(MOST_CONNECTIONS)]
+    assert send(fresh, "GET", "/api/studio")[0] == 503
+    for connection in idle:
+        connection.close()
+    for _ in range(50):  # until the server has noticed
+        if (status := send(fresh, "GET", "/api/studio")[0]) == 200:
+            break
+        time.sleep(0.05)
+    assert status == 200
 
 
 def test_only_its_own_name_and_origin_are_answered(studio):
@@ -158,6 +237,11 @@ def test_wrong_questions_get_a_sentence(studio, picture):
         assert (found, words in sentence(content)) == (status, True), sentence(content)
     found, _, content = send(studio, "POST", "/api/classes", bytes(10**6), content_type="application/json")
     assert (found, "at most 256 kB" in sentence(content)) == (413, True)
+    pieces = (bytes(2**16) for _ in range(8))  # in chunks, without a length
+    found, _, content = send(studio, "POST", "/api/classes", pieces, content_type="application/json")
+    assert (found, "at most 256 kB" in sentence(content)) == (413, True)
+    found, _, content = send(studio, "GET", "/api/classes")
+    assert (found, sentence(content)) == (405, "This can't be asked in that way.")
     found, _, content = send(studio, "POST", "/api/classes", json.dumps(good).encode(), content_type="application/json")
     assert sorted(c["label"] for c in json.loads(content)["classes"]) == sorted(LABELS)
     assert sum(c["probability"] for c in json.loads(content)["classes"]) == pytest.approx(1, abs=1e-5)

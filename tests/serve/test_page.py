@@ -373,6 +373,68 @@ def test_a_bad_file_gets_a_message_and_the_picture_stays(browser, studio, pictur
     visit.close()
 
 
+def test_a_picture_that_the_server_forgot_is_sent_again_once(browser, studio, picture):
+    visit = Visit(browser, studio.address)
+    forgotten = {"attention", "spreads", "positions", "overlay", "paint"}
+
+    def forget(route: Any) -> None:
+        name = route.request.url.rpartition("/")[2]
+        if name in forgotten:
+            forgotten.remove(name)
+            route.fulfill(status=410, json={"error": "That picture is no longer kept: drop it again."})
+        else:
+            route.continue_()
+
+    visit.page.route("**/api/*", forget)
+    visit.show(picture)
+    visit.page.wait_for_selector("text=what the encoder sees: 9 of 36 patches")
+    assert not forgotten and visit.page.locator("#message").is_hidden()
+    # The first five come together, and the page may ask the painter a little later.
+    assert 2 <= sum(url.endswith("/api/pictures") for url in visit.asked) <= 3
+    assert "looks most at" in visit.readout()
+    assert all("410" in line for line in visit.said) and len(visit.said) == 5
+    visit.said.clear()
+    visit.close()
+
+
+def test_a_layer_that_comes_later_is_of_the_view_that_is_shown(browser, studio, picture, monkeypatch):
+    """Where layers are sent one by one, and one is chosen just after a patch was hidden."""
+    monkeypatch.setattr("vitrail.serve.views.SENT_AT_ONCE", 1000)
+    predictor = vitrail.load(studio.model, device="cpu")
+    with served_here(predictor) as address:
+        visit = Visit(browser, address)
+        bodies: list[dict[str, Any]] = []
+        visit.page.on(
+            "request",
+            lambda request: bodies.append(request.post_data_json) if request.url.endswith("/attention") else None,
+        )
+        visit.show(picture)
+        visit.page.mouse.click(*visit.place(2, 3))
+        visit.page.keyboard.press("[")
+        visit.state("busy")
+        visit.state("ready")
+        assert [(body["layers"], body["hidden"]) for body in bodies] == [([2], []), ([1], []), ([1], [15])]
+        visit.close()
+
+
+def test_the_benchmark_waits_for_the_hover_that_it_asked_for(visit, picture):
+    from benchmarks.studio import hover
+
+    visit.show(picture)
+    visit.page.evaluate("""() => {
+        const next = window.requestAnimationFrame.bind(window);
+        window.slow = 0;
+        window.requestAnimationFrame = (draw) => next((time) => {
+            const end = performance.now() + window.slow;
+            while (performance.now() < end);
+            draw(time);
+        });
+    }""")
+    quick = hover(visit.page, *visit.place(1, 1))
+    visit.page.evaluate("window.slow = 400")
+    assert hover(visit.page, *visit.place(4, 2)) >= 400 > quick > 0
+
+
 @pytest.mark.data
 def test_a_golden_retriever_is_one(browser, real_data):
     """DeiT-Ti on a real photograph; less so when its forehead is painted over."""

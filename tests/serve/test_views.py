@@ -1,6 +1,7 @@
 """What the Studio computes: maps that survive their journey, stages of true shape, hidden patches, bounded memory."""
 
 import json
+import warnings
 from dataclasses import fields
 
 import numpy as np
@@ -9,10 +10,12 @@ import torch
 from PIL import Image
 
 import vitrail
+from vitrail import explain
 from vitrail.models import Preprocessing
+from vitrail.serve.answers import Asked, AskedLayers, AskedOverlay, Studio
 from vitrail.serve.maps import NOWHERE, packed, packed_bytes, unpacked
 from vitrail.serve.pictures import MOST_SAMPLES, Gone, Pictures, find_samples
-from vitrail.serve.run import data_of
+from vitrail.serve.run import opened, samples_of
 from vitrail.serve.strip import principal, stages, turned
 from vitrail.serve.views import KEPT_VIEWS, Lens, Request, View, Views
 from vitrail.train.record import Record
@@ -101,6 +104,18 @@ def test_principal_components_are_those_of_a_full_decomposition():
         assert ours[:, i].norm() == pytest.approx(float(s[i]), rel=1e-3)
 
 
+def test_explain_and_the_studio_see_the_same_components(image):
+    one = lens(depth=2)
+    view = View(one, one.fit(image, 64, "trained"), ())
+    tokens = one.net.features(view.x, layers=[1])["map/1"][0].permute(1, 2, 0).detach()
+    ours = principal(tokens).flatten(0, 1)
+    low, high = ours.quantile(0.02, dim=0), ours.quantile(0.98, dim=0)
+    expected = ((ours - low) / (high - low)).clamp(0, 1).view(4, 4, 3)
+    assert torch.allclose(explain.token_pca(one.net, view.x, 1)[0], expected, atol=1e-4)
+    assert (ours.pow(3).sum(0) > 0).all() and ours.norm(dim=0).diff().max() < 0
+    assert principal(torch.zeros(2, 3, 8)).abs().max() == 0 and principal(torch.rand(1, 2, 2)).shape == (1, 2, 3)
+
+
 def test_colours_keep_their_meaning_when_components_swap_and_flip():
     before = torch.randn(8, 8, 3)
     swapped = torch.stack([before[..., 2], -before[..., 0], before[..., 1]], dim=-1)
@@ -153,7 +168,8 @@ def test_views_and_pictures_are_forgotten_before_they_grow_too_many(image, monke
     one, views = lens(depth=1), Views()
     for patch in range(KEPT_VIEWS + 6):
         views.get(Request("a", 0, 64, "trained", (patch % 16, patch // 16)), one, lambda: image)
-    assert len(views.kept) == KEPT_VIEWS and len(views.fits) == 1
+    assert len(views.kept) == KEPT_VIEWS
+    assert len({id(view.fitted) for view in views.kept.values()}) == 1
 
     pictures = Pictures([])
     monkeypatch.setattr("vitrail.serve.pictures.KEPT_BYTES", 3000)
@@ -165,6 +181,45 @@ def test_views_and_pictures_are_forgotten_before_they_grow_too_many(image, monke
     assert pictures.get(names[-1]).size == (32, 32)
     with pytest.raises(Gone):
         pictures.get(names[0])
+
+
+def held(views: Views) -> int:
+    """Every array that can be reached from the views, once."""
+    found: dict[int, int] = {}
+    for view in views.kept.values():
+        stages = [a for s in view.__dict__.get("stages", []) for a in (s.colours, s.table, s.vector, s.units)]
+        maps = [a for layer in view.attentions.values() for a in layer.values()]
+        for array in (view.x, view.fitted.x, *view.overlays.values(), *stages, *maps):
+            if array is not None:
+                found[id(array)] = array.nbytes
+        found[id(view.fitted.sharp)] = len(view.fitted.sharp)
+        found[id(view.fitted.image)] = 4 * view.fitted.image.width * view.fitted.image.height
+    return sum(found.values())
+
+
+def test_views_hold_no_more_bytes_than_they_may(image, monkeypatch):
+    """All that they hold counts: pixels, stages and overlays as well as attention."""
+    studio = Studio([lens(depth=3)], [])
+    monkeypatch.setattr(studio.pictures, "get", lambda name: image)
+    asked = {"picture": "a", "size": 64}
+    studio.answer(studio.look, Asked(**asked))
+    one = held(studio.views)
+    assert studio.views.nbytes == one > 64 * 64 * 3 * 4 + 3 * 16 * 192
+    monkeypatch.setattr("vitrail.serve.views.KEPT_BYTES", 4 * one)
+    most = 0
+    for patch in range(16):
+        question = {**asked, "hidden": [patch]}
+        studio.answer(studio.look, Asked(**question))
+        studio.answer(studio.overlay, AskedOverlay(**question, name="rollout"))
+        studio.answer(studio.attention, AskedLayers(**question))
+        most = max(most, held(studio.views))
+        assert studio.views.nbytes == held(studio.views) <= 4 * one
+    assert most > 2 * one and 2 <= len(studio.views.kept) < 16
+
+    # One view alone gives up its oldest layers.
+    monkeypatch.setattr("vitrail.serve.views.KEPT_BYTES", 1)
+    studio.answer(studio.attention, AskedLayers(**asked, layers=[0, 1, 2]))
+    assert [list(view.attentions) for view in studio.views.kept.values()] == [[2]]
 
 
 def test_samples_are_spread_over_the_classes_of_a_folder(tmp_path):
@@ -187,7 +242,20 @@ def test_the_samples_of_a_run_are_pictures_that_it_was_not_trained_on(tmp_path):
     (tmp_path / "run").mkdir()
     saved = dict.fromkeys((field.name for field in fields(Record)), None) | {"data": str(tmp_path / "data")}
     (tmp_path / "run" / "run.json").write_text(json.dumps(saved))
-    assert data_of([tmp_path / "run"]) == tmp_path / "data" / "test"
+    assert [one.path for one in samples_of([tmp_path / "run"])] == [tmp_path / "data" / "test" / "owl" / "a.png"]
     (tmp_path / "data" / "test").rename(tmp_path / "elsewhere")
-    assert data_of([str(tmp_path / "run")]) == tmp_path / "data"
-    assert data_of([tmp_path / "elsewhere"]) is None and data_of(["deit_ti16"]) is None
+    assert [one.name for one in samples_of([str(tmp_path / "run")])] == ["train / owl / a.png"]
+    assert samples_of([tmp_path / "elsewhere"]) == [] and samples_of(["deit_ti16"]) == []
+    (tmp_path / "run" / "run.json").write_text(json.dumps(saved | {"data": None}))  # an array that had no path
+    assert samples_of([tmp_path / "run"]) == []
+
+
+def test_an_architecture_is_told_to_bare_checkpoints_only(tmp_path):
+    model = vitrail.create_model("vit_ti16", depth=1, num_classes=2)
+    own = vitrail.save_weights(model, tmp_path / "own.safetensors", name="mine")
+    bare = vitrail.save_weights(model, tmp_path / "bare.safetensors", dialect="timm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert opened(own, "vit_b16", "cpu").name == "mine"
+    with pytest.raises(vitrail.VitrailError, match="not a checkpoint of vit_b16"):
+        opened(bare, "vit_b16", "cpu")

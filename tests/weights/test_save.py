@@ -66,7 +66,7 @@ def with_header(path, change):
             "have magic, more, unknown to this version",
         ),
         (lambda h: h | {"settings": h["settings"] | {"position": "magic"}}, "position='magic' is not known"),
-        (lambda h: h | {"settings": h["settings"] | {"family": "cnn"}}, "its header was not understood"),
+        (lambda h: h | {"settings": h["settings"] | {"family": "rnn"}}, "its header was not understood"),
         (lambda h: h | {"preprocessing": {"sharpen": 1}}, "its header was not understood"),
         (lambda h: {}, "its header was not understood"),
         (lambda h: "{broken", "its header was not understood"),

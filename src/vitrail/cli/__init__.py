@@ -13,19 +13,27 @@ def main(arguments: list[str] | None = None) -> None:
 
     from vitrail.cli.data import data
     from vitrail.cli.demo import demo
+    from vitrail.cli.doctor import doctor
     from vitrail.cli.embed import embed
     from vitrail.cli.evaluate import evaluate
+    from vitrail.cli.explain import explain
     from vitrail.cli.export import export
     from vitrail.cli.models import models
     from vitrail.cli.predict import predict
+    from vitrail.cli.pretrain import pretrain
+    from vitrail.cli.studio import studio
     from vitrail.cli.train import train
 
     warnings.showwarning = _one_line
     verbs: dict[str, Any] = {
         "train": train,
+        "pretrain": pretrain,
         "evaluate": evaluate,
         "predict": predict,
         "embed": embed,
+        "explain": explain,
+        "studio": studio,
+        "doctor": doctor,
         "export": export,
         "data": data,
         "models": models,

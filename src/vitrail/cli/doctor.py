@@ -49,17 +49,10 @@ def doctor(
         found = diagnose(run, data, image_size, images, lr, architecture, device, _printer())
         if file is not None:
             jsonlib.dump(found.as_dict(), file, indent=2, ensure_ascii=False)
-    print(_verdict(found) + (f" Examined with {found.pictures}." if found.pictures else ""))
+    print(found.verdict)
     if out is not None:
         print(f"Page: {found.save(out)}")
     return 1 if found.faults else 0
-
-
-def _verdict(found: Any) -> str:
-    if found.healthy:
-        return "Nothing wrong was found."
-    parts = [(len(found.faults), "fault"), (len(found.warnings), "warning")]
-    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in parts if count) + "."
 
 
 def _printer() -> Any:
@@ -71,12 +64,12 @@ def _printer() -> Any:
         console = Console(highlight=False)
 
     def show(finding: Any) -> None:
-        start = f"{finding.severity:<8}"
-        rest = f"{finding.check:<14} {finding.line}"
+        line = str(finding)
         if console is None:
-            print(start + rest, flush=True)
+            print(line, flush=True)
         else:
-            console.print(f"[{COLOURS[finding.severity]}]{start}[/]", end="")
-            console.print(rest, markup=False, soft_wrap=True)
+            start = finding.severity
+            console.print(f"[{COLOURS[start]}]{start}[/]", end="")
+            console.print(line.removeprefix(start), markup=False, soft_wrap=True)
 
     return show

@@ -82,12 +82,12 @@ def explain_each(
     from vitrail.data import to_image
     from vitrail.errors import VitrailError
     from vitrail.explain import figures
-    from vitrail.explain.explanation import make_folder, portrait, write
+    from vitrail.explain.explanation import portrait, write
     from vitrail.explain.page import document, model_section, section
 
     sections: list[str] = []
     tables: list[tuple[Any, Any]] = []
-    size, names = (0, 0), set[str]()
+    sizes, names = set[tuple[int, int]](), set[str]()
     with progress(len(paths)) as advance:
         for path in paths:
             try:
@@ -102,7 +102,7 @@ def explain_each(
             if len(sections) < MOST_ON_PAGE:
                 sections.append(section(found, key=f"picture-{len(sections)}"))
             tables.append((found.distance, found.entropy))
-            size = found.picture.shape[:2]
+            sizes.add((found.picture.shape[0], found.picture.shape[1]))
             said = f"{found.classes[0][0]} {found.classes[0][1]:.1%}, " if found.classes else ""
             asked = f"explained: {found.target}, " if found.target and found.target != found.classes[0][0] else ""
             print(f"{path}: {said}{asked}in {out / folder}")
@@ -110,6 +110,7 @@ def explain_each(
     if not tables:
         return
     distance, entropy = (sum(table) / len(table) for table in zip(*tables, strict=True))
+    size = sizes.pop() if len(sizes) == 1 else None
     model = portrait(predictor.model, size)
     charts = {
         "attention_distance": figures.distance_figure(distance, model.farthest),
@@ -117,12 +118,13 @@ def explain_each(
         **model.figures(),
     }
     for name, figure in charts.items():
-        write(make_folder(out / "model") / f"{name}.png", figures.png(figure))
+        write(out / "model" / f"{name}.png", figures.png(figure))
     done, name = len(tables), predictor.name or "the model"
     left = f"; the page shows the first {MOST_ON_PAGE}" if done > MOST_ON_PAGE else ""
-    summary = f"{done} {'picture' if done == 1 else 'pictures'} of {size[0]}×{size[1]}{left}."
+    of = "several sizes" if size is None else f"{size[0]}×{size[1]}"
+    summary = f"{done} {'picture' if done == 1 else 'pictures'} of {of}{left}."
     page = document(f"Looking inside {name}", [*sections, model_section(model, distance, entropy, done)], summary)
-    print(f"{write(out / 'explain.html', page.encode())}: {summary}")
+    print(f"{write(out / 'explain.html', page)}: {summary}")
 
 
 def folder_name(path: Path, taken: set[str]) -> str:
@@ -146,7 +148,7 @@ def compare_methods(
 ) -> None:
     from vitrail.cli.pictures import progress
     from vitrail.explain import compare, figures
-    from vitrail.explain.explanation import make_folder, write
+    from vitrail.explain.explanation import write
     from vitrail.explain.page import comparison_section, document
 
     # What a method has to beat is always in the table.
@@ -155,12 +157,11 @@ def compare_methods(
         pictures = ((x, index) for x in batches(predictor, paths, batch_size, bad, advance))
         found = compare(predictor.model, pictures, chosen, multi_label=predictor.multi_label, advance=advance)
     print(found)
-    make_folder(out)
-    write(out / "faithfulness.json", json.dumps(found.as_dict(), indent=2).encode())
+    write(out / "faithfulness.json", json.dumps(found.as_dict(), indent=2))
     write(out / "faithfulness.png", figures.png(figures.comparison_figure(found)))
     title = f"Explanations of {predictor.name or 'the model'}, compared"
     page = document(title, [comparison_section(found)])
-    print(f"{write(out / 'faithfulness.html', page.encode())}, and the same as .json and .png")
+    print(f"{write(out / 'faithfulness.html', page)}, and the same as .json and .png")
 
 
 def batches(predictor: "Predictor", paths: list[Path], batch_size: int, bad: list[str], advance: Any) -> Iterator[Any]:

@@ -9,13 +9,13 @@ def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     """The models that can be built by name, with their size and cost.
 
     Args:
-        pattern: Which names to show, such as "swin*" or "*16".
+        pattern: Which names to show, such as "swin*" or "*16"; "tv:*" for torchvision's convolutional baselines.
     """
     from rich.console import Console
     from rich.table import Table
 
     from vitrail.errors import VitrailError, nearest
-    from vitrail.models import catalog, list_models
+    from vitrail.models import list_models, resolve
     from vitrail.models.cost import cost
 
     names = list_models(pattern)
@@ -28,13 +28,13 @@ def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     table.add_column("public weights", overflow="fold")
     table.add_column("licence", no_wrap=True)
     for name in names:
-        entry, count = catalog()[name], cost(name)
+        entry, count = resolve(name)[0], cost(name)
         height, width = entry.settings.image_size
         table.add_row(
             name,
             f"{count.parameters:,}",
             f"{count.multiply_adds / 1e9:.2f} G",
-            f"{count.tokens:,}",
+            f"{count.tokens:,}" if count.tokens else "",
             f"{height}×{width}",
             entry.hub or "",
             entry.licence or "",

@@ -25,7 +25,7 @@ def studio(
         port: Where to listen; 0 takes any free port.
         host: The address to listen on; 127.0.0.1 is reached from this machine only.
         browser: Open a browser window.
-        architecture: What a bare checkpoint is a checkpoint of, where it could be several.
+        architecture: What a bare checkpoint in RUN is a checkpoint of, where it could be several.
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.errors import VitrailError
@@ -33,8 +33,7 @@ def studio(
     from vitrail.serve.guard import is_loopback
     from vitrail.serve.run import open_browser
 
-    models = [*run, *([mae] if mae else [])]
-    if not models:
+    if not run and not mae:
         raise VitrailError(
             "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
             " as in `vitrail studio runs/pets`."
@@ -47,4 +46,4 @@ def studio(
         if browser:
             open_browser(address)
 
-    serve(models, port, host, samples, architecture, device, ready)
+    serve(run, port, host, samples, architecture, device, ready, mae)

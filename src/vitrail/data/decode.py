@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import BmpImagePlugin, Image, PngImagePlugin
 
 from vitrail.errors import VitrailError
 
@@ -22,6 +22,11 @@ from vitrail.errors import VitrailError
 # 200 megapixels is the largest camera phone's photograph, 0.8 GB decoded. Inside its TIFF, GIF and WebP readers Pillow
 # keeps its own limit of 179.
 PIXEL_LIMIT = 200_000_000
+
+# Formats that are not read. EPS starts Ghostscript: a program, not a picture, and nothing to run because somebody
+# uploaded it. The others carry a file of another format, which may be far larger than their own header says.
+_REFUSED = {"EPS", "BLP", "FPX", "ICNS", "IPTC", "MIC"}
+_MOST_ICONS = 64
 
 _ORIENTATION_TAG = 0x0112
 _TO_UPRIGHT = {
@@ -35,8 +40,9 @@ _TO_UPRIGHT = {
 }
 
 
-def open_image(source: Any, at_least: tuple[int, int] | None = None) -> Image.Image:
+def open_image(source: Any, at_least: tuple[int, int] | None = None, limit: int = PIXEL_LIMIT) -> Image.Image:
     """The image as upright RGB, from a path, bytes, a binary file object or a PIL image; the first frame if animated.
+    A file of more than `limit` pixels is refused by its header.
 
     `at_least` (height, width) says that the caller will shrink the image to no less than that: a JPEG may then be
     decoded at 1/2, 1/4 or 1/8 of its size, several times faster. It is never smaller than asked, but its pixels differ
@@ -46,7 +52,7 @@ def open_image(source: Any, at_least: tuple[int, int] | None = None) -> Image.Im
     if isinstance(source, Image.Image):  # no limit: its owner has decided to open it
         return _guarded(name, lambda: _upright_rgb(source, name).copy())
     with _stream(source, name) as stream:
-        return _guarded(name, lambda: _decode(stream, name, at_least))
+        return _guarded(name, lambda: _decode(stream, name, at_least, limit))
 
 
 def open_pixels(source: Any, mode: str = "RGB", at_least: tuple[int, int] | None = None) -> np.ndarray:
@@ -57,7 +63,7 @@ def open_pixels(source: Any, mode: str = "RGB", at_least: tuple[int, int] | None
         return _array(open_image(source), mode)
     with _stream(source, name) as stream:
         pixels = _plain_jpeg(stream, name, mode, at_least)
-        image = None if pixels is not None else _guarded(name, lambda: _decode(stream, name, at_least))
+        image = None if pixels is not None else _guarded(name, lambda: _decode(stream, name, at_least, PIXEL_LIMIT))
     return pixels if image is None else _array(image, mode)  # type: ignore[return-value]
 
 
@@ -178,13 +184,9 @@ def _guarded(name: str, work: Callable[[], Image.Image]) -> Image.Image:
         raise VitrailError(f"{name} is a damaged or incomplete image ({reason}): replace or remove it.") from error
 
 
-def _decode(stream: IO[bytes], name: str, at_least: tuple[int, int] | None) -> Image.Image:
-    image = _identify(stream, name)
-    width, height = image.size
-    if width * height > PIXEL_LIMIT:
-        raise VitrailError(
-            f"{name} has {width * height:,} pixels ({width}×{height}), and the limit is {PIXEL_LIMIT:,}: shrink it."
-        )
+def _decode(stream: IO[bytes], name: str, at_least: tuple[int, int] | None, limit: int) -> Image.Image:
+    image = _identify(stream, name, limit)
+    _check_size(*image.size, name, limit)
     if at_least is not None and image.format in ("JPEG", "MPO"):
         sideways = _orientation(image) >= 5
         smallest_height, smallest_width = at_least[::-1] if sideways else at_least
@@ -192,17 +194,20 @@ def _decode(stream: IO[bytes], name: str, at_least: tuple[int, int] | None) -> I
     return _upright_rgb(image, name)
 
 
-def _identify(stream: IO[bytes], name: str) -> Image.Image:
-    """Read the header alone.
+def _check_size(width: int, height: int, name: str, limit: int) -> None:
+    if width * height > limit:
+        raise VitrailError(
+            f"{name} has {width * height:,} pixels ({width}×{height}), and the limit is {limit:,}: shrink it."
+        )
 
-    In place of Image.open, whose size limit is a variable of the whole process, and which starts Ghostscript on an EPS
-    file: a program, not a picture, and nothing to run because somebody uploaded it.
-    """
+
+def _identify(stream: IO[bytes], name: str, limit: int = PIXEL_LIMIT) -> Image.Image:
+    """Read the header alone; in place of Image.open, whose size limit is a variable of the whole process."""
     stream.seek(0)
     prefix = stream.read(16)
     if not prefix:
         raise VitrailError(f"{name} is empty (0 bytes): replace or remove it.")
-    tried = {"EPS"}
+    tried = set(_REFUSED)
     for load_plugins in (Image.preinit, Image.init):  # the five common formats first, the rest only when needed
         load_plugins()
         for kind in [kind for kind in Image.ID if kind not in tried]:
@@ -211,11 +216,31 @@ def _identify(stream: IO[bytes], name: str) -> Image.Image:
             try:
                 accepted = accept(prefix) if accept else True
                 if accepted and not isinstance(accepted, str):  # str: built without this format
+                    if kind == "ICO":
+                        _check_icons(stream, name, limit)
                     stream.seek(0)
                     return factory(stream, "")
             except (SyntaxError, IndexError, TypeError, struct.error):
                 continue  # not this format after all
     raise VitrailError(f"{name} is not an image of a known format (it begins with {prefix!r}): replace or remove it.")
+
+
+def _check_icons(stream: IO[bytes], name: str, limit: int) -> None:
+    """Pillow decodes an icon while it opens it, and the PNG or BMP inside may have any size: each is measured first."""
+    stream.seek(4)
+    (count,) = struct.unpack("<H", stream.read(2))
+    if count > _MOST_ICONS:
+        raise VitrailError(f"{name} says that it holds {count} icons, and the limit is {_MOST_ICONS}: remove it.")
+    for place in {struct.unpack("<12xI", stream.read(16))[0] for _ in range(count)}:
+        stream.seek(place)
+        png = stream.read(8) == b"\x89PNG\r\n\x1a\n"
+        stream.seek(place)
+        if png:
+            width, height = PngImagePlugin.PngImageFile(stream).size
+        else:
+            width, height = BmpImagePlugin.DibImageFile(stream).size
+            height //= 2  # a bitmap and its mask
+        _check_size(width, height, name, limit)
 
 
 def _orientation(image: Image.Image) -> int:

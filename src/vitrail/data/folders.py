@@ -66,6 +66,30 @@ def open_folders(root: Path, name: str) -> Source:
     return Source(name, [readable(label) for label in classes], in_order(splits), notes=notes)
 
 
+def open_loose(root: Path, name: str) -> Source | None:
+    """For learning without labels: pictures that lie in a folder, or in its train/ and val/, beside class folders or
+    without any. None where all lie in class folders, which then are labels."""
+    folders, pictures, others = _look_into(root)
+    by_split = _split_folders(root, folders) or {"all": root}
+    if not any(_look_into(folder)[1] for folder in by_split.values()):
+        return None
+    ignored = Counter(map(_suffix, others))
+    begin = len(str(root / "x")) - 1
+    splits = {
+        split: [
+            Sample(readable(path[begin:]).replace(os.sep, "/"), Path(path), ())
+            for path in _below(folder, set(), ignored)
+        ]
+        for split, folder in by_split.items()
+    }
+    notes = []
+    if pictures and "all" not in by_split:
+        notes.append(_left_out(pictures, "the splits"))
+    elif folders:
+        notes.append("Some pictures lie beside the folders, so the folders are not taken for labels.")
+    return Source(name, [], in_order(splits), notes=notes)
+
+
 def _class_files(split: str, folder: Path, root: Path, ignored: Counter[str], notes: list[str]) -> dict[str, list[str]]:
     """The files of every class below the folder of a split, or below the root, whose split is "all"."""
     class_folders, flat, others = _look_into(folder)

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 from vitrail.data import named, shards, tables
-from vitrail.data.folders import open_folders
+from vitrail.data.folders import open_folders, open_loose
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.errors import VitrailError, nearest
 
-__all__ = ["Item", "Sample", "Source", "TarMember", "open_source"]
+__all__ = ["Item", "Sample", "Source", "TarMember", "open_pictures", "open_source"]
 
 
 def open_source(data: str | Path, one_class: bool = False) -> Source:
@@ -25,6 +25,16 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
     hf:org/name                      a data set of the Hugging Face hub, or a folder in one of its formats
     """
     return checked(_opened(os.fspath(data)), one_class)
+
+
+def open_pictures(data: str | Path) -> Source:
+    """The same for learning without labels: they are taken where DATA has them, and a folder of pictures is enough."""
+    path = Path(data).expanduser()
+    loose = open_loose(path, os.fspath(data)) if path.is_dir() and not shards.tars_in(path) else None
+    source = loose or _opened(os.fspath(data))
+    if not len(source):
+        raise VitrailError(f"{source.name} holds no pictures.")
+    return source
 
 
 def _opened(data: str) -> Source:

@@ -19,7 +19,8 @@ from vitrail.doctor.patient import Patient
 from vitrail.explain import attention_entropy
 from vitrail.explain.looking import portions
 from vitrail.models import capture
-from vitrail.models.attention import Attention
+from vitrail.models.attention import Attention, Layout
+from vitrail.models.tuning import tuning_of
 
 DEAD = 0.01  # of the median head of its layer; a thirty-fifth of the weakest healthy one
 SAME = 1e-5  # distance between pictures; a two-hundredth of the least healthy one
@@ -34,7 +35,7 @@ class Heads(NamedTuple):
 
     apart: Tensor  # how far the attention of one picture is from the mean over pictures, 0 to 1
     onto_one: Tensor  # the largest share that all queries together give to a single token
-    rows: Tensor  # how far a row's sum is from 1, at most
+    rows: Tensor  # how far a row's sum is from 1, at most; beside prompts, which take a part of it, how far above
     tokens: Tensor  # log N
 
 
@@ -50,6 +51,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
     relative = entropy / most[:, None].clamp(min=1e-12)
     patient.charts["entropy"] = (entropy, float(most.max()))
     sums = max(heads.rows.max().item() for heads in layers)
+    to = "sum to at most 1, prompts taking the rest," if _prompted(body) else "sum to 1"
     count = sum(len(heads.apart) for heads in layers)
     healthy = True
     if not sums < ROWS:
@@ -57,7 +59,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
         yield fault(
             "attention",
             "rows",
-            f"rows of attention sum to 1 only within {sums:.1g}",
+            f"rows of attention {to} only within {sums:.1g}",
             "scores that are no numbers, or overflow in half precision",
             "run it in fp32; look at the activations below",
             rows=sums,
@@ -70,13 +72,18 @@ def attention(patient: Patient) -> Iterator[Finding]:
         )
         yield make("attention", code, what, cause, fix, heads=len(names))
     if healthy and patient.untrained:
-        words = f"{count} heads, rows sum to 1 within {sums:.0e}; untrained, so nearly uniform"
+        words = f"{count} heads, rows {to} within {sums:.0e}; untrained, so nearly uniform"
         yield ok("attention", words, rows=sums)
     elif healthy:
         known = relative[~relative.isnan()]
         low, high = known.min().item(), known.max().item()
-        words = f"{count} heads, rows sum to 1 within {sums:.0e}, entropy {low:.2f} to {high:.2f} of log N, none dead"
+        words = f"{count} heads, rows {to} within {sums:.0e}, entropy {low:.2f} to {high:.2f} of log N, none dead"
         yield ok("attention", words, rows=sums, least=low, most=high)
+
+
+def _prompted(body: Any) -> bool:
+    tuning = tuning_of(body)
+    return tuning is not None and tuning.kind == "prompt"
 
 
 # Severity, what one does, what several do, the likely cause, the fix.
@@ -136,11 +143,12 @@ def ailments(layers: list[Heads], gives: list[Tensor], relative: Tensor, untrain
 def look(body: Any, x: Tensor) -> tuple[list[Heads], list[Tensor]]:
     """What every layer's heads do with these pictures, and how much each adds to the tokens."""
 
-    def reduce(maps: Tensor) -> Heads:
+    def reduce(maps: Tensor, layout: Layout) -> Heads:
         maps = maps if maps.ndim == 5 else maps[:, None]  # B W H n n
         apart = (maps - maps.mean(dim=0, keepdim=True)).abs().sum(dim=-1).mean(dim=(0, 1, 3)) / 2
         onto_one = maps.mean(dim=3).amax(dim=-1).mean(dim=(0, 1))
-        rows = (maps.sum(dim=-1) - 1).abs().amax(dim=(0, 1, 3))
+        above = maps.sum(dim=-1) - 1
+        rows = (above.clamp(min=0) if layout.prompts else above.abs()).amax(dim=(0, 1, 3))
         return Heads(apart.cpu(), onto_one.cpu(), rows.cpu(), torch.full((maps.shape[2],), math.log(maps.shape[-1])))
 
     with listening(body) as gives, capture(body, reduce=reduce) as maps:

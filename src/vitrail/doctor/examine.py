@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitrail.data.samples import plural
 from vitrail.doctor.attention import attention
-from vitrail.doctor.findings import FAULT, WARN, Finding, fault, skipped
+from vitrail.doctor.findings import FAULT, WARN, Finding, fault, skipped, warn
 from vitrail.doctor.inputs import preprocessing
 from vitrail.doctor.labels import labels
 from vitrail.doctor.learning import history, learning
@@ -55,6 +56,13 @@ class Diagnosis:
         """Neither fault nor warning."""
         return not self.faults and not self.warnings
 
+    @property
+    def verdict(self) -> str:
+        """How many faults and warnings, and what was looked at: the last line of the command, the first of the page."""
+        counts = [(len(self.faults), "fault"), (len(self.warnings), "warning")]
+        said = ", ".join(plural(count, word) for count, word in counts if count) or "Nothing wrong was found"
+        return f"{said}." + (f" Examined with {self.pictures}." if self.pictures else "")
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -72,7 +80,7 @@ class Diagnosis:
         return write_page(Path(folder), self)
 
     def __str__(self) -> str:
-        return "\n".join(f"{finding.severity:<8} {finding.check:<14} {finding.line}" for finding in self.findings)
+        return "\n".join(map(str, self.findings))
 
 
 def diagnose(
@@ -117,22 +125,43 @@ def diagnose(
 
 
 def _guarded(name: str, check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """A model with one fault often fails in other places, which is no news."""
+    """A model with one fault often fails in other places, which is no news; too little memory is no fault of it."""
     findings: list[Finding] = []
     try:
         findings += check(patient)
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        if patient.faulty:
+        kind = type(error).__name__
+        reason = f"{kind}: {str(error).splitlines()[0]}" if str(error) else kind
+        if _out_of_memory(error):
+            findings.append(
+                warn(
+                    name,
+                    "out_of_memory",
+                    f"out of memory ({reason})",
+                    f"{plural(len(patient.batch.x), 'picture')} of {'×'.join(map(str, patient.batch.x.shape[2:]))} are"
+                    " more than this device holds",
+                    "examine with fewer --images, a smaller --image-size, or --device cpu",
+                )
+            )
+        elif patient.faulty:
             findings.append(skipped(name, f"it can't be examined before the faults above are mended ({reason})"))
         else:
             findings.append(
                 fault(
                     name,
                     "failed",
-                    f"the model fails: {reason}",
+                    f"the model fails with {reason}",
                     "parts that do not fit together",
                     "look at its settings and shapes; does it run on one picture?",
                 )
             )
     return findings
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """A GPU has a kind of its own for it; torch on a CPU says it in words."""
+    said = str(error).lower()
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in said for word in words)
+    )

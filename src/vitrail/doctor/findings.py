@@ -24,6 +24,10 @@ class Finding:
         parts = [self.seen.rstrip("."), self.cause and f"Likely: {self.cause}", self.fix and f"Fix: {self.fix}"]
         return ". ".join(part.rstrip(".") for part in parts if part) + "."
 
+    def __str__(self) -> str:
+        """As the command prints it, in columns."""
+        return f"{self.severity:<8}{self.check:<14} {self.line}"
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no word for what is no number."""
         figures = {name: value if math.isfinite(value) else None for name, value in self.figures.items()}

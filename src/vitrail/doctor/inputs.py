@@ -4,9 +4,9 @@ What a person says about a picture can be wrong; what the model makes of it can'
 ways they might have been meant, and where the model understands one of those better, that is what its weights expect.
 
 A picture's score is log p(its label) − entropy of the answer; without labels, − entropy alone. Measured on DeiT-Ti with
-64 pictures (ImageNet, Imagenette): right order against reversed channels t = 5.5 and 5.1 on average, above 3.3 in 99 of
-100 draws; without labels 4.9 and 4.3. Normalised against not at all, t = 8 and more. A healthy model has t of the same
-size below zero.
+64 pictures (ImageNet, Imagenette) when the lines were drawn: right order against reversed channels t = 5.5 and 5.1 on
+average; without labels 4.9 and 4.3. Normalised against not at all, t = 8 and more. A healthy model has t of the same
+size below zero. Other pictures give other figures: these are what was seen, not bounds.
 """
 
 import math
@@ -22,7 +22,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, resolve
 from vitrail.models.catalog import CLIP, HALF, IMAGENET
 
-SURE = 3.0  # t of the paired difference: chance exceeds it in one of 700 healthy models, a real fault nearly always
+SURE = 3.0  # t of the paired difference: were it normal and without a fault, it would be above once in 700 times
 MARGIN = 0.1  # nats per picture, that a significant difference must also be worth; reversed channels: 0.4 to 0.7
 FEW = 16  # pictures, below which no t is believed
 

@@ -6,6 +6,7 @@ The labels are made up, four classes over eight pictures, so that knowing someth
 need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise to 50 and 15 within ten steps.
 """
 
+import copy
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
-from vitrail.doctor.structure import start_of
 from vitrail.models import MaskedAutoencoder
 
 RATES, STEPS = (3e-4, 1e-3), 30
@@ -25,6 +25,7 @@ SMALL, SMALL_RATES, SMALL_STEPS = 1e9, (1e-3, 3e-3, 3e-4), 120
 PICTURES = 8
 WARMUP = 3  # steps
 LEARNT, ENOUGH = 0.4, 0.25  # of the loss of guessing: that counts as learnt, and to stop at
+FEW = 0.5  # of all parameters: where fewer may learn, as in cheap tuning, learning by heart is not to be expected
 PAINTED = 0.95  # of its first loss, which a masked autoencoder must get below: it never learns by heart
 BLOWN = 2.0  # times the larger of the first loss and that of guessing, plus 1; healthy losses rise to 1.0 of that
 
@@ -72,7 +73,14 @@ def learning(patient: Patient) -> Iterator[Finding]:
         if _learnt(patient, losses):
             break
     patient.charts.setdefault("learning", losses)
-    if not _learnt(patient, losses):
+    may, total = _learning_share(patient.model)
+    if not _learnt(patient, losses) and may < FEW * total:
+        yield skipped(
+            "learning",
+            f"the {may:,} of {total:,} parameters that may learn did not learn {plural(len(x), 'picture')} by heart "
+            f"(loss {losses[0]:.3g} to {min(losses):.3g} in {len(losses)} steps), and need not",
+        )
+    elif not _learnt(patient, losses):
         yield fault(
             "learning",
             "cannot_overfit",
@@ -117,6 +125,12 @@ def _effort(patient: Patient, x: Tensor) -> tuple[tuple[float, ...], int]:
     return (SMALL_RATES, SMALL_STEPS) if cost < SMALL else (RATES, STEPS)
 
 
+def _learning_share(model: nn.Module) -> tuple[int, int]:
+    """How many parameters may learn, and how many there are."""
+    counts = [(p.numel() * p.requires_grad, p.numel()) for p in model.parameters()]
+    return sum(may for may, _ in counts), sum(total for _, total in counts)
+
+
 def _list(rates: tuple[float, ...]) -> str:
     return " or ".join(f"{rate:g}" for rate in rates)
 
@@ -124,17 +138,16 @@ def _list(rates: tuple[float, ...]) -> str:
 def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
     """The losses of a few steps of AdamW on one batch, without augmentation, dropout or drop path; it stops as soon as
     the outcome is clear. A run from scratch is tried from its own start."""
-    model = patient.twin()
-    if patient.run is not None and not patient.run.record.model["pretrained"]:
-        model = start_of(patient.run) or model
-    model = model.to(x.device)
+    run = patient.run
+    start = None if run is None or run.record.model["pretrained"] else run.start
+    model = (patient.twin() if start is None else copy.deepcopy(start)).to(x.device)
     frozen = {name for name, parameter in patient.model.named_parameters() if not parameter.requires_grad}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     model.eval()  # nothing here behaves differently in training but what is random
     objective = patient.objective(x)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    clip = 1.0 if patient.run is None else patient.run.record.recipe.get("clip") or math.inf
+    clip = 1.0 if run is None else run.record.recipe.get("clip") or math.inf
     optimizer = torch.optim.AdamW(learning, lr=lr, weight_decay=0.0, fused=True)
     floor = ENOUGH * _guessing(patient.made_up_classes)
     losses: list[float] = []

@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitrail.explain import figures
 from vitrail.explain.drawing import encoded, position_mosaic
+from vitrail.explain.explanation import write
 from vitrail.explain.page import document, escape
-from vitrail.whole import whole
 
 if TYPE_CHECKING:
     from vitrail.doctor.examine import Diagnosis
@@ -37,15 +37,10 @@ STYLE = """
 
 
 def write_page(folder: Path, found: "Diagnosis") -> Path:
-    path = folder / "doctor.html"
-    with whole(path) as part:
-        part.write_text(page(found), encoding="utf-8", errors="replace")
-    return path
+    return write(folder / "doctor.html", page(found))
 
 
 def page(found: "Diagnosis") -> str:
-    faults, warnings = len(found.faults), len(found.warnings)
-    verdict = "Nothing wrong was found" if found.healthy else f"Faults: {faults}, warnings: {warnings}"
     drawings = "".join(_drawings(found))
     sections = [f"<style>{STYLE}</style>", _lines(found)]
     if drawings:
@@ -53,8 +48,7 @@ def page(found: "Diagnosis") -> str:
             '<section id="drawings" aria-labelledby="drawings-title"><h2 id="drawings-title">What it rests on</h2>'
             f'<div class="two">{drawings}</div></section>'
         )
-    examined = f" Examined with {found.pictures}." if found.pictures else ""
-    return document(f"Doctor: {found.name}", sections, f"{verdict}.{examined}")
+    return document(f"Doctor: {found.name}", sections, found.verdict, note="")
 
 
 def _lines(found: "Diagnosis") -> str:
@@ -113,8 +107,8 @@ def _chart(figure: Figure, alt: str, caption: str) -> str:
 
 def by_block(values: list[float], title: str, across: str = "block") -> Figure:
     """A line over the blocks, on a scale of factors: what vanishes or explodes does so by powers."""
-    figure = Figure(figsize=(4.6, 3.0), layout="constrained", facecolor="white")
-    ax = figure.subplots()
+    figure = figures.blank(4.6, 3.0)
+    ax = figures.plain(figure.subplots())
     known = np.array([value if np.isfinite(value) and value > 0 else np.nan for value in values], dtype=float)
     ax.plot(np.arange(len(values)), known, "o-", color=figures.COLOURS["relevance"], linewidth=1.6, markersize=4.5)
     if np.isfinite(known).any():
@@ -125,11 +119,6 @@ def by_block(values: list[float], title: str, across: str = "block") -> Figure:
         ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,), numticks=8))
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.yaxis.set_minor_locator(NullLocator())
-    ax.grid(axis="y", color=figures.RULE, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.tick_params(length=0, labelsize=figures.SIZE, labelcolor=figures.MUTED)
-    for side in ax.spines.values():
-        side.set_visible(False)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel(across, fontsize=figures.SIZE, color=figures.MUTED)
     ax.set_title(title, fontsize=figures.SIZE + 1, color=figures.INK, loc="left")

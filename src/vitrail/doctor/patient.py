@@ -19,12 +19,14 @@ from vitrail.doctor.findings import Finding, fault
 from vitrail.doctor.pictures import Batch, Labels, gather
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing
-from vitrail.models import MaskedAutoencoder, Preprocessing
+from vitrail.models import MaskedAutoencoder, Preprocessing, build
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor, load
 from vitrail.tasks.classify import Classify
 from vitrail.train.record import Record, read_record
-from vitrail.weights.checkpoint import settings_of, unwrapped
+from vitrail.train.state import seed_step
+from vitrail.weights import model_from, read_checkpoint
+from vitrail.weights.checkpoint import settings_from_dict, settings_of, unwrapped
 from vitrail.weights.onnx import OnnxModel
 
 Subject = str | PathLike[str] | Predictor | nn.Module
@@ -41,6 +43,26 @@ class RunFolder:
     @property
     def lr(self) -> float | None:
         return self.record.recipe.get("lr")
+
+    @cached_property
+    def start(self) -> nn.Module | None:
+        """What it began with, for all checks to compare with: the weights it names, if they are here, or what its seed
+        draws."""
+        record = self.record
+        settings = settings_from_dict(record.model["settings"])
+        if not record.model["pretrained"]:
+            with torch.random.fork_rng(devices=[]):
+                seed_step(record.recipe.get("seed", 0), 0, 0, 0)
+                return build(settings)
+        source = record.recipe.get("weights", "auto")
+        if source in ("auto", "none") or source.startswith("hf://"):
+            return None
+        try:
+            return model_from(
+                read_checkpoint(source), "new", num_classes=settings.num_classes, image_size=settings.image_size
+            )
+        except Exception:  # moved, changed, or of another machine
+            return None
 
 
 @dataclass
@@ -155,6 +177,7 @@ def admit(
         raise VitrailError(f"--lr must be above 0, got {lr}.")
     if isinstance(subject, nn.Module | Predictor):
         predictor = subject if isinstance(subject, Predictor) else _wrapped(subject)
+        seeing(predictor.model)
         if image_size:
             predictor = resized(predictor, image_size)
         name = predictor.name or type(predictor.model).__name__
@@ -173,6 +196,7 @@ def admit(
             return None, explain_failure(source, architecture, error)
         if isinstance(predictor.model, OnnxModel):
             raise VitrailError(f"{source} is an ONNX file, which shows no layers: name the run it was exported from.")
+        seeing(predictor.model)
         found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
     if data is None and run is not None and Path(run.record.data).exists():
         data = run.record.data
@@ -184,6 +208,7 @@ def admit(
 def _wrapped(model: nn.Module) -> Predictor:
     """A model as it is, where it is; one in half precision as a copy in full."""
     model = unwrapped(model)
+    seeing(model)  # refuses what has no layers to look into
     settings = settings_of(model)
     pre = getattr(model, "preprocessing", None) or Preprocessing().suited(settings)
     parameter = next(model.parameters())

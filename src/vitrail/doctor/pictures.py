@@ -50,7 +50,7 @@ def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
     except VitrailError:
         if found := _loose_pictures(Path(os.fspath(data)).expanduser()):
             pixels, kept = _read(found[:: max(1, len(found) // count)][:count], pre)
-            return Batch(normalised(pixels, pre).to(predictor.device), f"{plural(len(kept), 'picture')} of {data}")
+            return Batch(predictor.normalised(pixels), f"{plural(len(kept), 'picture')} of {data}")
         raise
     samples, split, _ = scored_samples(source, run, None)
     chosen = choose(samples, count)
@@ -65,7 +65,7 @@ def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
         except VitrailError:  # classes that this model does not know: its features can be examined all the same
             pass
     about = f"{plural(len(kept), 'picture')} of {source.name} ({split})"
-    return Batch(normalised(pixels, pre).to(predictor.device), about, groups, targets, True, source.multi_label)
+    return Batch(predictor.normalised(pixels), about, groups, targets, True, source.multi_label)
 
 
 def choose(samples: list[Sample], count: int) -> list[Sample]:
@@ -92,12 +92,6 @@ def _read(sources: list[Any], pre: Preprocessing) -> tuple[Tensor, list[Any]]:
     if not good:
         raise VitrailError(f"Not one of {len(pictures):,} pictures can be read, for instance: {pictures[0].error}")
     return torch.from_numpy(np.stack([picture.views[0] for picture in good])), [p.source for p in good]  # type: ignore
-
-
-def normalised(pixels: Tensor, pre: Preprocessing) -> Tensor:
-    """uint8 [n, H, W, C] -> [n, C, H, W], as `to_tensor` does it for one."""
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (pre.mean, pre.std))
-    return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
 
 def _tensors(x: Tensor, labels: Any, predictor: Predictor, count: int) -> Batch:

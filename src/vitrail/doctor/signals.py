@@ -6,6 +6,7 @@ what they are given.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,8 +20,8 @@ from vitrail.doctor.structure import all_blocks
 from vitrail.weights.rules import group_names
 
 PICTURES = 16
-HUGE = 1e4  # of an activation; healthy: 1.8, and some tens in the largest published models
-GROWTH = 1e3  # of activations over the blocks; healthy: 2.4, and some tens in the largest published models
+HUGE = 1e4  # of an activation; healthy: 1.8, with room for large models, which have more
+GROWTH = 1e3  # of activations over the blocks; healthy: 2.4, with room for the same
 STEEP = 1e4  # of gradients over the blocks; healthy: 9
 IDLE = 1e-5  # of what a block is given, added to it; healthy: 0.26
 
@@ -132,7 +133,13 @@ def _gradients(
         return
     # A parameter that is held back by a flag is no surprise: that is the business of another check. In a fresh Swin v2
     # the gains are zero, so nothing behind them has a gradient yet; a temperature at its ceiling has none.
-    silent = [n for n, g in gradients.items() if (g is None or not g.any()) and not n.endswith("logit_scale")]
+    silent = [
+        name
+        for name, gradient in gradients.items()
+        if (gradient is None or not gradient.any())
+        and not name.endswith("logit_scale")
+        and not _waits(patient.model, name)
+    ]
     idle = [i for i, block in enumerate(stack) if sizes[i] == 0 and any(p.requires_grad for p in block.parameters())]
     if silent and not patient.untrained:
         make: Any = fault if idle else warn
@@ -169,3 +176,9 @@ def _gradients(
             least=min(known),
             most=max(known),
         )
+
+
+def _waits(model: nn.Module, name: str) -> bool:
+    """LoRA and adapters end in zeros when they are made: what stands before those has no gradient until they move."""
+    last = re.sub(r"\.adapter\.down\.\w+$", ".adapter.up.weight", name.replace(".lora_a", ".lora_b"))
+    return last != name and not model.get_parameter(last).any()

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, blocks, fault, ok, skipped, warn
-from vitrail.doctor.patient import Patient, RunFolder
-from vitrail.models import MaskedAutoencoder, SwinSettings, build
+from vitrail.doctor.patient import Patient
+from vitrail.models import MaskedAutoencoder, SwinSettings
 from vitrail.models.layers import PatchEmbed, ceil_div
-from vitrail.train.state import seed_step
-from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import settings_from_dict
 
 INITIAL = 0.02  # deviation of everything that is drawn at random at the start
 GAIN = 0.05  # mean distance of the norm gains from 1 that only long training leads to; a sixth of DeiT-Ti's
@@ -258,30 +255,11 @@ def moved(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def start_of(run: RunFolder) -> nn.Module | None:
-    """What a run began with: the weights it names, if they are here, or what its seed draws."""
-    record = run.record
-    settings = settings_from_dict(record.model["settings"])
-    if not record.model["pretrained"]:
-        with torch.random.fork_rng(devices=[]):
-            seed_step(record.recipe.get("seed", 0), 0, 0, 0)
-            return build(settings)
-    source = record.recipe.get("weights", "auto")
-    if source in ("auto", "none") or source.startswith("hf://"):
-        return None
-    try:
-        return model_from(
-            read_checkpoint(source), "new", num_classes=settings.num_classes, image_size=settings.image_size
-        )
-    except Exception:  # moved, changed, or of another machine
-        return None
-
-
 def changes(patient: Patient) -> list[float] | None:
     """How far each block has moved since the start of its run, relative to its size; None where that is not known."""
     if patient.run is None or not patient.run.kept:
         return None
-    if (start := start_of(patient.run)) is None:
+    if (start := patient.run.start) is None:
         return None
     return [_change(a, b) for a, b in zip(all_blocks(start), all_blocks(patient.model), strict=True)]
 

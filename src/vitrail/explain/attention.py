@@ -34,7 +34,7 @@ def attention(model: nn.Module, x: Tensor, layer: int | None = None, token: Toke
     inner = seeing(model)
     layer = int(inner.default_layer if layer is None else layer)
     everyone = token is None and not getattr(inner.settings, "class_token", False)
-    row = not everyone and (token or "class") == "class"
+    row = not everyone and token in (None, "class")  # 0 is a patch
     found = []
     for part in portions(inner, x):
         with at_rest(inner), capture(inner, [layer], reduce="cls_row" if row else None) as maps:
@@ -51,11 +51,7 @@ def attention_by_layer(model: nn.Module, x: Tensor) -> list[Tensor]:
     named = getattr(inner.settings, "class_token", False)
     found: list[list[Tensor]] = []
     for part in portions(inner, x):
-
-        def reduce(attention: Tensor) -> Tensor:
-            return received(attention, maps.layouts[next(reversed(maps.layouts))])  # the layer that runs
-
-        with at_rest(inner), capture(inner, reduce="cls_row" if named else reduce, to="cpu") as maps:
+        with at_rest(inner), capture(inner, reduce="cls_row" if named else received, to="cpu") as maps:
             inner.features(part, layers=())
         found.append([maps.row(i) if named else maps[i] for i in range(len(maps))])
     return [torch.cat(layer) for layer in zip(*found, strict=True)]
@@ -150,11 +146,15 @@ def attention_distance(model: nn.Module, x: Tensor) -> Tensor:
 def attention_entropy(model: nn.Module, x: Tensor) -> Tensor:
     """How spread attention is, in nats, by layer and head: [L, H], the mean of −Σ_j A_ij log A_ij over all tokens.
 
-    0 is one token alone, log N all alike. Stages of Swin differ in heads: missing ones are NaN.
+    0 is one token alone, log N all alike. Stages of Swin differ in heads: missing ones are NaN. Beside prompts, each
+    row is taken over the other tokens alone and made to sum to 1.
     """
 
     def entropy(maps: Tensor, layout: Layout) -> Tensor:
-        spread = torch.special.entr(maps).sum(dim=-1)
+        mass = maps.sum(dim=-1).clamp(min=1e-12) if layout.prompts else None
+        spread = torch.special.entr(maps, out=maps).sum(dim=-1)  # in place: maps are large, and ours
+        if mass is not None:
+            spread = spread / mass + mass.log()
         if layout.windows is None:
             return spread.mean(dim=-1)  # B H
         assert isinstance(layout.places, Tensor)
@@ -169,8 +169,7 @@ def by_layer_and_head(model: Any, x: Tensor, function: Callable[[Tensor, Layout]
     totals: dict[int, Tensor] = {}
     for part in portions(model, x):
 
-        def reduce(attention: Tensor) -> Tensor:
-            layout = maps.layouts[next(reversed(maps.layouts))]  # the layer that runs
+        def reduce(attention: Tensor, layout: Layout) -> Tensor:
             return function(attention, layout).sum(dim=0).double().cpu()
 
         with at_rest(model), capture(model, reduce=reduce) as maps:

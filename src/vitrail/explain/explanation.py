@@ -16,12 +16,13 @@ from vitrail.explain import figures
 from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
 from vitrail.explain.drawing import Array, as_bytes, encoded, over_pixels, overlay, pixels
 from vitrail.explain.faithfulness import Curves, faithfulness, usable
-from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing
+from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing, targets
 from vitrail.explain.methods import METHODS
 from vitrail.explain.relevance import grad_cam
 from vitrail.explain.tokens import Reconstruction, patch_filters, position_similarity, reconstruct, token_pca
 from vitrail.models import MaskedAutoencoder, SwinTransformer
 from vitrail.models.catalog import IMAGENET
+from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
 
@@ -77,7 +78,7 @@ class Explanation:
 
     def save_pictures(self, folder: str | Path) -> list[Path]:
         """Every overlay and figure as a PNG."""
-        folder = make_folder(folder)
+        folder = Path(folder)
         written = {name: encoded(one) for name, one in self.overlays().items()}
         written |= {name: figures.png(figure) for name, figure in self.figures().items()}
         return [write(folder / f"{name}.png", content) for name, content in written.items()]
@@ -87,7 +88,7 @@ class Explanation:
         from vitrail.explain.page import document, section
 
         self.save_pictures(folder)
-        return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)]).encode())
+        return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)]))
 
     @cached_property
     def _png(self) -> bytes:
@@ -130,7 +131,9 @@ def explain_picture(
     classes: list[tuple[str, float]] = []
     if names:
         with torch.no_grad(), at_rest(inner):
-            logits = class_logits(inner, x)[0]
+            answers = class_logits(inner, x)
+        targets(answers, target)  # refuses what is no class
+        logits = answers[0]
         shares = logits.sigmoid() if multi_label else logits.softmax(dim=-1)
         best = shares.topk(min(5, len(shares))).indices.tolist()
         classes = [(names[i], float(shares[i])) for i in best]
@@ -189,34 +192,28 @@ class Portrait:
         return found
 
 
-def portrait(model: nn.Module, size: Grid) -> Portrait:
-    """Of the model as it takes pictures of this size."""
+def portrait(model: nn.Module, size: Grid | None) -> Portrait:
+    """Of the model as it takes pictures of this size; without one, for pictures of several, at its own, and without the
+    figures of attending to all alike, which differ from size to size."""
     inner = seeing(model)
     filters = patch_filters(inner) if inner.patch.weight.shape[1] in (1, 3) else None
     if isinstance(inner, SwinTransformer):
         return Portrait(None, filters, None, None)
-    h, w = inner.token_grid(*size)
+    h, w = inner.token_grid(*(size or inner.settings.image_size))
     try:
         positions = position_similarity(inner, (h, w))
     except VitrailError:  # of a kind that gives no vector to a place
         positions = None
+    if size is None:
+        return Portrait(positions, filters, None, None)
     place = torch.cartesian_prod(torch.arange(h), torch.arange(w)) * torch.tensor(cell_size(inner, (h, w), size))
     apart = torch.cdist(place.float(), place.float()).mean().item()
     return Portrait(positions, filters, apart, math.log(h * w + inner.prefix_tokens))
 
 
-def make_folder(folder: str | Path) -> Path:
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise VitrailError(f"The folder {folder} can't be made: {error.strerror}.") from None
-    return folder
-
-
-def write(path: Path, content: bytes) -> Path:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise VitrailError(f"{path} can't be written: {error.strerror}.") from None
+def write(path: Path, content: bytes | str) -> Path:
+    """The file, whole or not at all, and the folders above it. What no text can hold, but a file's name can, is
+    replaced."""
+    with whole(path) as part:
+        part.write_bytes(content.encode(errors="replace") if isinstance(content, str) else content)
     return path

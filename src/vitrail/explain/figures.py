@@ -61,7 +61,7 @@ def heads_figure(
     tiles = head_mosaic(picture, layers, cells)
     height, width = tiles.shape[:2]
     inches = min(12.0, 0.95 * len(layers))
-    figure = _figure(inches + 0.6, inches * height / width + 0.3)
+    figure = blank(inches + 0.6, inches * height / width + 0.3)
     ax = figure.subplots()
     _show(ax, tiles, "")
     rows = head_names(layers)
@@ -85,8 +85,8 @@ def entropy_figure(table: Tensor, most: float | None = None) -> Figure:
 
 
 def _by_layer(table: Tensor, label: str, limit: float | None, limit_label: str) -> Figure:
-    figure = _figure(4.6, 3.0)
-    ax = _plain(figure.subplots())
+    figure = blank(4.6, 3.0)
+    ax = plain(figure.subplots())
     layers = np.arange(len(table))
     values = table.numpy()
     if limit is not None:
@@ -140,7 +140,7 @@ def reconstruction_figure(found: Reconstruction) -> Figure:
     """A row per picture: as it is, what the encoder saw, and what the decoder painted."""
     count = len(found.original)
     height, width = found.original.shape[2:]
-    figure = _figure(5.4, 0.3 + 1.8 * count * height / width)
+    figure = blank(5.4, 0.3 + 1.8 * count * height / width)
     axes = figure.subplots(count, 3, squeeze=False)
     hidden = found.mask.float().mean()
     names = ("Picture", f"{hidden:.0%} hidden", "Painted")
@@ -164,12 +164,12 @@ def comparison_figure(found: Comparison) -> Figure:
 
 def mean_curves_figure(deletion: Mapping[str, Tensor], insertion: Mapping[str, Tensor], pictures: int = 1) -> Figure:
     """The same from curves [steps + 1] that are means already."""
-    figure = _figure(7.4, 3.3)
+    figure = blank(7.4, 3.3)
     panels = zip(figure.subplots(1, 2, sharey=True), (deletion, insertion), strict=True)
     words = (("Deletion: lower is better", "patches hidden, most salient first"),
              ("Insertion: higher is better", "patches shown, most salient first"))  # fmt: skip
     for (ax, lines), (title, label) in zip(panels, words, strict=True):
-        _plain(ax)
+        plain(ax)
         for name, line in lines.items():
             across = np.linspace(0, 100, len(line))
             colour, dashes = COLOURS.get(name, INK), "--" if name == "random" else "-"
@@ -208,17 +208,18 @@ def inline_svg(figure: Figure, alt: str) -> str:
     return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """In inches."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def _row(count: int) -> tuple[Figure, list[Axes]]:
-    figure = _figure(1.9 * count, 2.2)
+    figure = blank(1.9 * count, 2.2)
     return figure, [*figure.subplots(1, count, squeeze=False)[0]]
 
 
 def _image(picture: Array, title: str, width: float) -> Figure:
-    figure = _figure(width, 0.35 + width * picture.shape[0] / picture.shape[1])
+    figure = blank(width, 0.35 + width * picture.shape[0] / picture.shape[1])
     _show(figure.subplots(), picture, title)
     return figure
 
@@ -231,7 +232,8 @@ def _show(ax: Axes, picture: Array, title: str) -> None:
         side.set_visible(False)
 
 
-def _plain(ax: Any) -> Axes:
+def plain(ax: Any) -> Axes:
+    """Lines across, and nothing else around a chart."""
     ax.grid(axis="y", color=RULE, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.tick_params(length=0, labelsize=SIZE, labelcolor=MUTED)

@@ -23,7 +23,8 @@ def seeing(model: nn.Module) -> Any:
     if isinstance(model, VisionTransformer | SwinTransformer):
         return model
     raise VitrailError(
-        f"{type(model).__name__} shows no layers to look into: load the run or the checkpoint itself, not an export."
+        f"{type(model).__name__} shows no layers to look into: doctor, explain and studio look into classifiers (ViT,"
+        " Swin) and MAE, of a run or a checkpoint itself, not of an export."
     )
 
 
@@ -141,8 +142,9 @@ def readout(model: Any, x: Tensor) -> Tensor:
         pool, tokens = model.pool_attention, model.features(x, layers=())["tokens"]
         q = pool.q(pool.query).unflatten(-1, (pool.heads, -1)).transpose(1, 2)  # 1 H 1 d
         k = pool.kv(tokens).unflatten(-1, (2, pool.heads, -1))[:, :, 0].transpose(1, 2)  # B H N d
-        scores = q.float() @ k.float().transpose(-2, -1) * q.shape[-1] ** -0.5
-        return scores.softmax(dim=-1).mean(dim=1)[:, 0]
+        with full_precision(x):
+            scores = q.float() @ k.float().transpose(-2, -1) * q.shape[-1] ** -0.5
+            return scores.softmax(dim=-1).mean(dim=1)[:, 0]
     if model.settings.pool == "mean":
         read[:, front:] = 1 / (h * w)
     elif model.settings.distillation_token and model.settings.num_classes:

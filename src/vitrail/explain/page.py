@@ -44,8 +44,8 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def document(title: str, sections: Iterable[str], summary: str = "") -> str:
-    """The whole page."""
+def document(title: str, sections: Iterable[str], summary: str = "", note: str = HOW_DRAWN) -> str:
+    """The whole page; `note` stands at its foot."""
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     # The policy makes sure of what the page promises: nothing is asked from outside, whatever a name may hold.
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -57,7 +57,7 @@ def document(title: str, sections: Iterable[str], summary: str = "") -> str:
         '<meta name="color-scheme" content="light dark"><meta name="generator" content="Vitrail">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
         f"<header><h1>{escape(title)}</h1>{under}</header><main>{''.join(sections)}</main>"
-        f"<footer>Made by Vitrail. {HOW_DRAWN} This page asks for nothing from outside.</footer></body></html>\n"
+        f"<footer>Made by Vitrail. {note} This page asks for nothing from outside.</footer></body></html>\n"
     )
 
 

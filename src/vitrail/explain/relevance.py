@@ -49,8 +49,9 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
 
 
 def follow(row: Tensor, attention: Tensor, gradient: Tensor) -> Tensor:
-    """One layer further down: r + r·Ā, [B, N], with Ā = mean over heads of (∂logit/∂A ⊙ A)⁺."""
-    speaking = (attention * gradient).clamp_(min=0).mean(dim=1)  # B N N
+    """One layer further down: r + r·Ā, [B, N], with Ā = mean over heads of (∂logit/∂A ⊙ A)⁺. It is made in the place of
+    `attention`, so that no third tensor of that size exists."""
+    speaking = attention.mul_(gradient).clamp_(min=0).mean(dim=1)  # B N N
     with full_precision(row):
         return row + (row[:, None] @ speaking)[:, 0]
 

@@ -23,14 +23,27 @@ def token_pca(model: nn.Module, x: Tensor, layer: int | None = None) -> Tensor:
     """
     tokens = _tokens(model, x, layer)[1]
     b, d, h, w = tokens.shape
-    points = tokens.permute(0, 2, 3, 1).reshape(-1, d).double()
-    points = points - points.mean(dim=0)
-    _, _, directions = torch.linalg.svd(points, full_matrices=False)
-    values = points @ _signed(directions[:3]).T
-    if values.shape[1] < 3:  # fewer tokens, or a narrower model, than there are colours
-        values = torch.cat([values, values.new_zeros(len(values), 3 - values.shape[1])], dim=1)
+    values = principal_components(tokens.permute(0, 2, 3, 1).reshape(-1, d))
     low, high = values.quantile(0.02, dim=0), values.quantile(0.98, dim=0)
     return ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1).float().view(b, h, w, 3)
+
+
+def principal_components(points: Tensor) -> Tensor:
+    """The first three principal components of [n, D]: [n, 3] in float64, zeros where there are fewer.
+
+    By subspace iteration, eight rounds from eight of the points themselves: the same every time, exact to what an eye
+    can see, and in a small part of the time of a full decomposition. A component's sign is arbitrary;
+    here the points that lie far out on one side only are on the positive one (their sum of cubes is).
+    """
+    x = points.double()
+    x = x - x.mean(dim=0)
+    basis = x[:: max(1, len(x) // 8)][:8].T  # D 8
+    for _ in range(8):
+        basis = torch.linalg.qr(x.T @ (x @ basis)).Q
+    seen = x @ basis
+    values = seen @ torch.linalg.svd(seen, full_matrices=False).Vh[:3].T
+    values = values * torch.where(values.pow(3).sum(dim=0) < 0, -1.0, 1.0)
+    return nn.functional.pad(values, (0, 3 - values.shape[1]))
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import MaskedAutoencoder, Preprocessing, Settings, SwinTransformer
+from vitrail.export.onnx import one_size
+from vitrail.models import MaskedAutoencoder, Preprocessing, Settings
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import settings_of
 from vitrail.weights.load import RULES
@@ -25,7 +26,7 @@ def shapes_to_try(model: nn.Module, size: tuple[int, int]) -> list[Shape]:
     """Two batch sizes and, for a model that takes any size, a taller image and a narrow one that must be padded."""
     height, width = size
     own = [(2, height, width), (1, height, width)]
-    if isinstance(model, SwinTransformer):
+    if one_size(model):
         return own
     down, across = settings_of(model).stride
     return [*own, (1, height + 2 * down, width), (1, height, max(width // 2, across) + across // 2 + 1)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from vitrail.errors import VitrailError, extra
-from vitrail.models import SwinTransformer
+from vitrail.models import ConvNet, SwinTransformer
 from vitrail.weights.checkpoint import HEADER, settings_of
 
 OPSET = 20  # the first with GELU as one operator
@@ -79,11 +79,16 @@ class LogitsAndFeatures(nn.Module):
 
 
 def _open_sizes(model: Any) -> dict[int, Dim]:
-    """Height and width stay open in a ViT, from two patches on. Swin's windows and masks are cut for one size."""
-    if isinstance(model, SwinTransformer):
+    """Height and width stay open in a ViT, from two patches on."""
+    if one_size(model):
         return {}
     down, across = model.settings.stride
     return {2: Dim("height", min=down + 1), 3: Dim("width", min=across + 1)}
+
+
+def one_size(model: nn.Module) -> bool:
+    """Swin's windows and masks are cut for one size; of torchvision's networks most can't be exported for any."""
+    return isinstance(model, SwinTransformer | ConvNet)
 
 
 def resize_by_products(table: Tensor, size: list[int], *_: Any) -> Tensor:

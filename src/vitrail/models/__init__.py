@@ -2,11 +2,15 @@
 
 from vitrail.models.attention import capture
 from vitrail.models.catalog import Entry, Preprocessing, Settings, build, catalog, create_model, list_models, resolve
+from vitrail.models.cnn import CNNSettings, ConvNet
 from vitrail.models.mae import MAESettings, MaskedAutoencoder
 from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.tuning import Tuning, merge, tune, untune
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
 __all__ = [
+    "CNNSettings",
+    "ConvNet",
     "Entry",
     "MAESettings",
     "MaskedAutoencoder",
@@ -14,6 +18,7 @@ __all__ = [
     "Settings",
     "SwinSettings",
     "SwinTransformer",
+    "Tuning",
     "ViTSettings",
     "VisionTransformer",
     "build",
@@ -21,5 +26,8 @@ __all__ = [
     "catalog",
     "create_model",
     "list_models",
+    "merge",
     "resolve",
+    "tune",
+    "untune",
 ]

@@ -7,6 +7,7 @@ of the forward that is running; layers that nobody asked about keep their kernel
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ class Layout(NamedTuple):
     # Which patch each token is, -1 for padding: [B, n] where patches were left out (MAE), [windows, n] in Swin.
     places: Tensor | Callable[[], Tensor] | None = None
     windows: int | None = None  # Swin: the samples are windows, so many of each image in a row
+    prompts: int = 0  # learned tokens in front of all others; maps leave them out
 
 
 class Attention(nn.Module):
@@ -251,6 +253,7 @@ class Probe:
     ):
         self.maps, self.layer, self.heads, self.to, self.gradients = maps, layer, heads, to, gradients
         self.reduce = maps.reduce
+        self.wants_layout = wants_layout(maps.reduce)
 
     def __call__(
         self,
@@ -266,34 +269,37 @@ class Probe:
         """q, k, v and the kernel's output are [B, H, N, d]."""
         self.check(dropout, layout)
         if layout is not None:
-            self.maps.layouts[self.layer] = (
-                layout._replace(places=layout.places()) if callable(layout.places) else layout
-            )
-        windows = None if layout is None else layout.windows
+            layout = layout._replace(places=layout.places()) if callable(layout.places) else layout
+            self.maps.layouts[self.layer] = layout
+        windows, prompts = (None, 0) if layout is None else (layout.windows, layout.prompts)
         with torch.no_grad():  # nothing of it may enter the graph: checkpointing would miss it in its second run
             q, k, v = (t if self.heads is None else t[:, self.heads] for t in (q.detach(), k.detach(), v.detach()))
             if bias is not None:
                 bias = bias.detach() if self.heads is None else bias.detach()[:, self.heads]
+                bias = bias[:, :, prompts:]
+            q, v = q[:, :, prompts:], v[:, :, prompts:]  # others give some of their attention to prompts: rows miss it
 
             def attention() -> Tensor:
                 if self.reduce == "cls_row":
-                    return attention_row(q[:, :, :1], k, None if bias is None else bias[:, :, :1], scale)
-                return self.form(lambda q, k, bias: attention_map(q, k, bias, scale), q, k, bias, windows)
+                    row = attention_row(q[:, :, :1], k, None if bias is None else bias[:, :, :1], scale)
+                    return row[..., prompts:]
+                product = lambda q, k, bias: attention_map(q, k, bias, scale)[..., prompts:]  # noqa: E731
+                return self.form(product, q, k, bias, windows)
 
             if not (callable(self.reduce) and self.gradients):
-                self.maps[self.layer] = self.keep(attention())
+                self.maps[self.layer] = self.keep(layout, attention())
         if not self.gradients:
             return
 
         @torch.no_grad()
         def receive(flow: Tensor) -> None:
             # The kernel's output is O = A·V, so dA = dO·Vᵀ: the fused kernel need not be taken apart for it.
-            flow = flow if self.heads is None else flow[:, self.heads]
+            flow = (flow if self.heads is None else flow[:, self.heads])[:, :, prompts:]
             gradient = self.form(outer_product, flow, v, None, windows)
             if callable(self.reduce):
-                self.maps[self.layer] = self.keep(attention(), gradient)
+                self.maps[self.layer] = self.keep(layout, attention(), gradient)
             else:
-                self.maps.gradients[self.layer] = self.keep(gradient)
+                self.maps.gradients[self.layer] = self.keep(layout, gradient)
 
         if not output.requires_grad:  # all parameters so far are frozen: the graph starts here
             output.requires_grad_()
@@ -332,9 +338,20 @@ class Probe:
             matrix = product(left, right, bias)
         return matrix if windows is None else matrix.unflatten(0, (-1, windows))
 
-    def keep(self, *matrices: Tensor) -> Any:
-        value = self.reduce(*matrices) if callable(self.reduce) else matrices[0]
+    def keep(self, layout: Layout | None, *matrices: Tensor) -> Any:
+        if callable(self.reduce):
+            value = self.reduce(*matrices, layout=layout) if self.wants_layout else self.reduce(*matrices)
+        else:
+            value = matrices[0]
         return value.to(self.to) if self.to is not None and isinstance(value, Tensor) else value
+
+
+def wants_layout(reduce: Reduce) -> bool:
+    """Does this function of a map have a parameter of that name?"""
+    try:
+        return callable(reduce) and "layout" in signature(reduce).parameters
+    except ValueError:  # some that are written in C do not say
+        return False
 
 
 def outer_product(left: Tensor, right: Tensor, _: None) -> Tensor:
@@ -360,9 +377,13 @@ def capture(
     >>> maps.row(11, (3, 5))  # [B, H, h, w], what the patch in row 3, column 5 attends to
 
     A map is B×H×N×N, so at large sizes keep less: `reduce="cls_row"` makes the row of the class token alone [B, H, N],
-    "mean_heads" goes head by head [B, N, N], and a function gets each map and only its answer is kept. `to="cpu"` moves
-    what is kept there as it is made. A second forward replaces what the first has left. Layers count from 0, in MAE on
-    from the encoder to the decoder; negative numbers count from the end.
+    "mean_heads" goes head by head [B, N, N], and a function gets each map, its own to change, and only its answer is
+    kept; if it has a parameter `layout`, it is told there how the layer's tokens lie. `to="cpu"` moves what is kept
+    there as it is made. A second forward replaces what the first has left. Layers count from 0, in MAE on from the
+    encoder to the decoder; negative numbers count from the end.
+
+    Rows sum to 1, but for a model tuned with prompts: maps are those of its own tokens, to and from which prompts are
+    left out, so a row misses what it gives to them, and sums to less.
 
     `gradients=True` also keeps, once backward() has run, d(output)/d(attention) in `maps.gradients`; a function then
     gets both, (map, gradient), while backward() runs, and so never more than one layer of either exists.

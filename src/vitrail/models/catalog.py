@@ -12,11 +12,12 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
+from vitrail.models.cnn import PREFIX, CNNSettings, ConvNet, architectures
 from vitrail.models.mae import MAESettings, MaskedAutoencoder
 from vitrail.models.swin import SwinSettings, SwinTransformer
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
-Settings = ViTSettings | SwinSettings | MAESettings
+Settings = ViTSettings | SwinSettings | MAESettings | CNNSettings
 
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
@@ -57,6 +58,8 @@ def build(settings: Settings) -> nn.Module:
     """The model that these settings describe."""
     if isinstance(settings, MAESettings):
         return MaskedAutoencoder(settings)
+    if isinstance(settings, CNNSettings):
+        return ConvNet(settings)
     return SwinTransformer(settings) if isinstance(settings, SwinSettings) else VisionTransformer(settings)
 
 
@@ -89,12 +92,18 @@ def change(settings: Settings, **changes: Any) -> Settings:
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names in the catalog that match a pattern such as "swin*"."""
+    """The names in the catalog that match a pattern such as "swin*"; with "tv:*", torchvision's baselines."""
+    if pattern.startswith(PREFIX):
+        return [name for name in map(PREFIX.__add__, architectures()) if fnmatch(name, pattern)]
     return [name for name in catalog() if fnmatch(name, pattern)]
 
 
 def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
-    """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384."""
+    """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384, and
+    `vit_b16_distilled` has a distillation token; `tv:resnet18` is torchvision's."""
+    if name.startswith(PREFIX):
+        arch = name.removeprefix(PREFIX)
+        return Entry(name, CNNSettings(arch), Preprocessing()), {}
     for spelling in (
         name,
         name.split("/")[-1],
@@ -115,7 +124,21 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
         return aliases[plain]
     if (match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain)) and (found := _look_up(match[1])):
         return found[0], {**found[1], "image_size": int(match[2])}
+    if plain.endswith("_distilled") and (found := _look_up(plain.removesuffix("_distilled"))):
+        if not takes_distillation(found[0].settings):
+            raise VitrailError(
+                f"{found[0].name} has no place for a distillation token, which stands beside a class token that is "
+                "read: leave _distilled out, and with --teacher its logits are distilled."
+            )
+        return found[0], {**found[1], "distillation_token": True}
     return None
+
+
+def takes_distillation(settings: Settings) -> bool:
+    """Is there, or could there be, a distillation token? It stands beside a class token that is read."""
+    if isinstance(settings, MAESettings) or not isinstance(settings, ViTSettings):
+        return False
+    return settings.class_token and settings.pool == "token"
 
 
 @cache

@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.catalog import Settings, build, model_settings
+from vitrail.models.cnn import CNNSettings
 from vitrail.models.swin import SwinSettings
 
 
@@ -21,6 +22,8 @@ class Cost:
 def cost(name: str) -> Cost:
     """All blocks of a stage cost the same: one of each is counted, and what a second one adds is taken for the rest."""
     settings = model_settings(name)
+    if isinstance(settings, CNNSettings):
+        return Cost(*_count(settings), tokens=0)
     depths = settings.depths if isinstance(settings, SwinSettings) else (settings.depth,)
     parameters, multiply_adds = base = _count(settings, (1,) * len(depths))
     for stage, depth in enumerate(depths):
@@ -32,11 +35,14 @@ def cost(name: str) -> Cost:
     return Cost(parameters, multiply_adds, settings.grid[0] * settings.grid[1] + prefix)
 
 
-def _count(settings: Settings, depths: tuple[int, ...]) -> tuple[int, int]:
+def _count(settings: Settings, depths: tuple[int, ...] = ()) -> tuple[int, int]:
     """Parameters and multiply-adds at these depths."""
-    depth = {"depths": depths} if isinstance(settings, SwinSettings) else {"depth": depths[0]}
+    if depths:
+        settings = replace(
+            settings, **({"depths": depths} if isinstance(settings, SwinSettings) else {"depth": depths[0]})
+        )
     with torch.device("meta"), torch.no_grad():
-        model = build(replace(settings, **depth)).eval()
+        model = build(settings).eval()
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, settings.channels, *settings.image_size))
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2

@@ -47,10 +47,23 @@ class MAESettings(ViTSettings):
         )
 
 
+def decoder_for(width: int, depth: int) -> dict[str, int]:
+    """A decoder for an encoder of this size, in the paper's proportions: two thirds of its width (a multiple of 32, at
+    most 512), heads of 32, and 8 blocks from ViT-B on. Smaller encoders get 4, or half of their own: a decoder that
+    does more of the work leaves them less to learn."""
+    decoder = min(512, -(-2 * width // 96) * 32)
+    return {
+        "decoder_width": decoder,
+        "decoder_depth": 8 if width >= 768 else max(1, min(4, depth // 2)),
+        "decoder_heads": decoder // 32,
+    }
+
+
 class MAEOutput(NamedTuple):
     loss: Tensor  # mean squared error over the hidden patches
     prediction: Tensor  # [B, N, p·q·C], each patch as rows, columns, channels
     mask: Tensor  # [B, N], 1 where a patch was hidden
+    each: Tensor  # [B], the loss of each image
 
 
 class MaskedAutoencoder(nn.Module):
@@ -96,7 +109,8 @@ class MaskedAutoencoder(nn.Module):
         prediction = self.decode(visible, order, grid)
         target = self.target(x)
         error = (prediction - target).square().mean(dim=-1)  # B N
-        return MAEOutput((error * mask).sum() / mask.sum().clamp(min=1), prediction, mask)
+        each = (error * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        return MAEOutput((error * mask).sum() / mask.sum().clamp(min=1), prediction, mask, each)
 
     def encode(
         self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None
@@ -156,7 +170,7 @@ class MaskedAutoencoder(nn.Module):
         With `norm_pix` the model predicts patches without their brightness and contrast. Both are taken from the true
         patch, as the paper's figures do: what is shown is the structure that was predicted.
         """
-        _, prediction, mask = self(x, mask_ratio, noise)
+        _, prediction, mask, _ = self(x, mask_ratio, noise)
         truth = self.pixels(x)
         if self.settings.norm_pix:
             mean, deviation = patch_statistics(truth)

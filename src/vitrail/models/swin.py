@@ -32,6 +32,7 @@ from vitrail.models.layers import (
     init_weights,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
+from vitrail.models.tuning import Tuning, add_parts
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 
@@ -62,8 +63,11 @@ class SwinSettings:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0
+    tuning: Tuning | None = None  # adapters, LoRA or prompts that were added
 
     def __post_init__(self) -> None:
+        if isinstance(self.tuning, dict):  # as JSON has it
+            object.__setattr__(self, "tuning", Tuning(**self.tuning))
         for name in ("image_size", "patch_size", "window"):
             object.__setattr__(self, name, pair(getattr(self, name), name))
         for name in ("depths", "heads", "pretrained_window"):
@@ -309,6 +313,8 @@ class SwinTransformer(nn.Module):
             for block in self.blocks:
                 nn.init.zeros_(block.norm1.weight)
                 nn.init.zeros_(block.norm2.weight)
+        if s.tuning is not None:
+            add_parts(self, s.tuning)
 
     @property
     def blocks(self) -> list[SwinBlock]:

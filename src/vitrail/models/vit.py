@@ -30,6 +30,7 @@ from vitrail.models.layers import (
 )
 from vitrail.models.position import KINDS, RULES, Grid, make_position
 from vitrail.models.resnet import ResNetStem, stem_stride
+from vitrail.models.tuning import Tuning, add_parts
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,11 @@ class ViTSettings:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0  # of the last block; rises linearly from 0 in the first
+    tuning: Tuning | None = None  # adapters, LoRA or prompts that were added
 
     def __post_init__(self) -> None:
+        if isinstance(self.tuning, dict):  # as JSON has it
+            object.__setattr__(self, "tuning", Tuning(**self.tuning))
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         if self.stem is not None:
@@ -203,6 +207,8 @@ class VisionTransformer(nn.Module):
         self.head = Head(s.width, s.num_classes, hidden, s.head_bias)
         self.head_distillation = Head(s.width, s.num_classes) if s.distillation_token else None
         self.apply(init_weights)
+        if s.tuning is not None:
+            add_parts(self, s.tuning)
 
     @property
     def prefix_tokens(self) -> int:

@@ -23,6 +23,7 @@ from vitrail.serve.views import Lens, View, Views
 from vitrail.serve.views import Request as Wanted
 
 MOST_WAITING = 64
+KEPT_POSITIONS = 16 * 2**20  # bytes
 T = TypeVar("T")
 
 
@@ -85,9 +86,15 @@ class Studio:
             async with self.turn:
                 if await request.is_disconnected():
                     raise Left
-                return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self.thread, self.answer, function, *arguments)
         finally:
             self.waiting -= 1
+
+    def answer(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        finally:
+            self.views.trim()
 
     def lens(self, asked: Asked) -> Lens:
         if not 0 <= asked.model < len(self.lenses):
@@ -140,9 +147,7 @@ class Studio:
             raise VitrailError(f"This model has layers 0 to {depth - 1}; there is no layer {wrong[0]}.")
         if len(layers) > 1 and not view.at_once:
             raise VitrailError("At this size attention is sent one layer at a time: ask for one.")
-        found = view.attention(layers)
-        self.views.trim()
-        return tensors(found, {})
+        return tensors(view.attention(layers), {})
 
     def tokens(self, asked: AskedLayers) -> bytes:
         """The directions of the patch tokens after the chosen blocks, to compare them with each other."""
@@ -175,9 +180,10 @@ class Studio:
         if key not in self.positions:
             found = explain.position_similarity(view.net, view.grid)
             flat = found.flatten(2).flatten(0, 1).clamp(-1, 1)
-            if len(self.positions) > 8:
+            kept = ((flat + 1) * 127.5).round().to(torch.uint8).numpy()
+            if sum(a.nbytes for a in self.positions.values()) + kept.nbytes > KEPT_POSITIONS:
                 self.positions.clear()
-            self.positions[key] = ((flat + 1) * 127.5).round().to(torch.uint8).numpy()
+            self.positions[key] = kept
         return self.positions[key]
 
     def paint(self, asked: AskedPaint) -> bytes:

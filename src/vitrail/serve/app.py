@@ -1,5 +1,6 @@
 """The Studio's HTTP interface. No request names a path: pages and samples are looked up in lists made at the start."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from vitrail.errors import VitrailError
@@ -16,6 +18,9 @@ from vitrail.serve.pictures import LARGEST_FILE, LARGEST_PICTURE, Gone, Sample, 
 from vitrail.serve.views import Lens
 
 PAGE = Path(__file__).parent / "page"
+# Each holds a file of up to `LARGEST_FILE` from its first byte until it is decoded.
+MOST_UPLOADS = 2
+UPLOAD_SECONDS = 120  # one that stalls gives its place to the next
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -26,6 +31,7 @@ def make_app(lenses: list[Lens], samples: list[Sample], host: str = "127.0.0.1")
     studio = Studio(lenses, samples)
     files = {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in PAGE.iterdir() if path.suffix in TYPES}
     thumbnails: dict[int, bytes] = {}
+    uploads = asyncio.Semaphore(MOST_UPLOADS)
 
     def sentence(status: int, text: str) -> JSONResponse:
         return JSONResponse({"error": text}, status)
@@ -56,9 +62,12 @@ def make_app(lenses: list[Lens], samples: list[Sample], host: str = "127.0.0.1")
     async def left(*_: Any) -> Response:
         return Response(status_code=499)
 
-    @app.exception_handler(404)
-    async def unknown(*_: Any) -> Response:
-        return sentence(404, "There is nothing here.")
+    @app.exception_handler(HTTPException)
+    async def unanswered(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, TooLarge):  # met while FastAPI read a body
+            return sentence(413, str(error.__cause__))
+        own = {404: "There is nothing here.", 405: "This can't be asked in that way."}
+        return sentence(error.status_code, own.get(error.status_code, f"{error.detail}."))
 
     @app.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> Response:
@@ -98,7 +107,17 @@ def make_app(lenses: list[Lens], samples: list[Sample], host: str = "127.0.0.1")
 
     @app.post("/api/pictures")
     async def upload(request: Request) -> dict[str, Any]:
-        return await added(request, studio.pictures.add, await request.body())
+        if uploads.locked():
+            async for _ in request.stream():  # a browser shows the answer only once its upload is through
+                pass
+            raise Busy
+        async with uploads:
+            try:
+                async with asyncio.timeout(UPLOAD_SECONDS):
+                    content = await request.body()
+            except TimeoutError:
+                raise HTTPException(408, "The picture did not arrive in time: send it again") from None
+            return await added(request, studio.pictures.add, content)
 
     @app.post("/api/samples/{number}")
     async def choose(request: Request, number: int) -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 import hashlib
 import importlib.util
-import io
 import re
-import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from vitrail.data import open_image
 from vitrail.data.samples import PICTURES
 from vitrail.errors import VitrailError
+from vitrail.explain.drawing import encoded
 
 LARGEST_FILE = 32 * 2**20
 # A 50-megapixel photograph takes 200 MB while it is decoded, one at a time; the limit is checked in its header.
@@ -78,34 +78,13 @@ def decode(content: bytes) -> Image.Image:
     """Upright RGB, or one sentence for the person who dropped it."""
     if not content:
         raise VitrailError("That file is empty (0 bytes): choose another.")
-    width, height = size_in_header(content)
-    if width * height > LARGEST_PICTURE:
-        raise VitrailError(
-            f"That picture has {width * height / 1e6:,.0f} megapixels ({width}×{height}), and the Studio takes up to "
-            f"{LARGEST_PICTURE / 1e6:.0f}: save it smaller."
-        )
     try:
-        return open_image(content)
+        return open_image(content, limit=LARGEST_PICTURE)
     except VitrailError as error:
         reason = str(error).replace(f"The image of {len(content)} bytes", "That file")
         reason = re.sub(r" \(it begins with .*\)(?=:)", "", reason, flags=re.S)
-        raise VitrailError(reason.replace(": replace or remove it", ": choose another")) from None
-
-
-def size_in_header(content: bytes) -> tuple[int, int]:
-    """(0, 0) for what is no picture: whoever decodes it says why."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is lower, and refuses
-            with Image.open(io.BytesIO(content)) as image:
-                return image.size
-    except Image.DecompressionBombError:
-        raise VitrailError(
-            f"That picture would unfold to more than {2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:,.0f} megapixels, and the"
-            f" Studio takes up to {LARGEST_PICTURE / 1e6:.0f}: save it smaller."
-        ) from None
-    except Exception:
-        return 0, 0
+        reason = reason.replace(": replace or remove it", ": choose another")
+        raise VitrailError(reason.replace(": shrink it", ": save it smaller")) from None
 
 
 def thumbnail(sample: Sample, side: int = 160) -> bytes:
@@ -114,9 +93,11 @@ def thumbnail(sample: Sample, side: int = 160) -> bytes:
     short = min(image.size)
     left, top = (image.width - short) // 2, (image.height - short) // 2
     square = image.crop((left, top, left + short, top + short)).resize((side, side), Image.Resampling.BICUBIC)
-    file = io.BytesIO()
-    square.save(file, "JPEG", quality=88)
-    return file.getvalue()
+    return jpeg(square)
+
+
+def jpeg(image: Image.Image) -> bytes:
+    return encoded(np.asarray(image), "JPEG")
 
 
 def find_samples(folder: Path | None) -> list[Sample]:

@@ -12,8 +12,12 @@ from typing import Any
 
 from vitrail.errors import VitrailError, extra
 from vitrail.predict import Predictor, load
-from vitrail.serve.pictures import find_samples
+from vitrail.serve.pictures import Sample, find_samples
 from vitrail.train.record import read_record
+from vitrail.weights.checkpoint import HEADER
+from vitrail.weights.files import read_source
+
+MOST_CONNECTIONS = 128  # a browser opens six
 
 
 def studio(
@@ -24,8 +28,12 @@ def studio(
     architecture: str | None = None,
     device: str | None = None,
     ready: Callable[[str], None] = lambda address: None,
+    mae: str | PathLike[str] | None = None,
 ) -> None:
-    """Serves the page for these models until it is interrupted; `ready` gets its address. Port 0 is any free one."""
+    """Serves the page for these models until it is interrupted; `ready` gets its address. Port 0 is any free one.
+
+    `architecture` is what the bare checkpoints among `models` are, where they could be several.
+    """
     try:
         import fastapi  # noqa: F401
         import uvicorn
@@ -34,32 +42,48 @@ def studio(
     from vitrail.serve.app import make_app
     from vitrail.serve.views import Lens
 
-    pictures = find_samples(samples or data_of(models))
+    pictures = (
+        find_samples(samples) if samples else samples_of([*models, *([mae] if mae else [])]) or find_samples(None)
+    )
     listener = listen(host, port)  # before the models: that a port is taken is better known at once
     try:
-        lenses = [Lens(m if isinstance(m, Predictor) else load(m, architecture, device=device)) for m in models]
+        lenses = [Lens(m if isinstance(m, Predictor) else opened(m, architecture, device)) for m in models]
+        if mae is not None:
+            lenses.append(Lens(load(mae, device=device)))
         if not lenses:
             raise VitrailError("The Studio needs a model to look into.")
         app = make_app(lenses, pictures, host)
         options: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "ws": "none"}
-        config = uvicorn.Config(app, **options, lifespan="off", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            app, **options, lifespan="off", timeout_graceful_shutdown=2, limit_concurrency=MOST_CONNECTIONS
+        )
         ready(address(host, listener.getsockname()[1]))
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         listener.close()
 
 
-def data_of(models: Sequence[str | PathLike[str] | Predictor]) -> Path | None:
-    """The pictures that the first run was not trained on, if they are still where they were."""
+def opened(model: str | PathLike[str], architecture: str | None, device: str | None) -> Predictor:
+    """A run, a bundle and a catalog name say themselves what they are: they are not told."""
+    source = os.fspath(model)
+    if architecture and (source.startswith("hf://") or Path(source).expanduser().exists()):
+        told = None if HEADER in read_source(source).metadata else architecture
+        return load(source, told, device=device)
+    return load(source, device=device)
+
+
+def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample]:
+    """Pictures that the first run was not trained on, if they are still where they were."""
     first = None if not models or isinstance(models[0], Predictor) else Path(models[0]).expanduser()
     if first is None or not first.is_dir():
-        return None
+        return []
     try:
-        data = Path(read_record(first).data)
-        held_out = next((data / split for split in ("test", "val") if (data / split).is_dir()), data)
-        return held_out if find_samples(held_out) else None
+        if not (data := read_record(first).data):
+            return []
+        held_out = (Path(data) / split for split in ("test", "val"))
+        return find_samples(next((folder for folder in held_out if folder.is_dir()), Path(data)))
     except (VitrailError, OSError):
-        return None
+        return []
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,6 +1,5 @@
 """What the Studio shows of one picture through one model: computed when asked for, and kept for a while."""
 
-import io
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,11 +19,12 @@ from vitrail.explain.looking import seeing, spread
 from vitrail.models import MaskedAutoencoder, Preprocessing, SwinTransformer, capture
 from vitrail.predict import Predictor
 from vitrail.serve.maps import LARGEST_LAYER, SENT_AT_ONCE, packed, packed_bytes, places, windows_first
+from vitrail.serve.pictures import jpeg
 from vitrail.serve.strip import Stage, stages
 
 TOP = 5
-KEPT_VIEWS, KEPT_FITS = 24, 6
-KEPT_BYTES = 96 * 2**20  # of packed attention, over all views
+KEPT_VIEWS = 24
+KEPT_BYTES = 96 * 2**20  # of everything that the views hold
 SHARP = 720  # short side of the picture behind the overlays, where the file has as many pixels
 LONGEST = 4.0  # a whole picture longer than 4:1 is squeezed to that
 
@@ -37,6 +37,10 @@ class Fitted:
     image: Image.Image  # its pixels, with the margin that the model adds where the patch does not divide them
     sharp: bytes  # a JPEG of the same part with more pixels, for the eye
     mean: list[int]  # the colour that normalisation takes to zero
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.nbytes + 4 * self.image.width * self.image.height + len(self.sharp)
 
 
 class Lens:
@@ -110,12 +114,6 @@ def framed(image: Image.Image, margins: tuple[float, ...], mean: list[int]) -> I
     larger = Image.new("RGB", (round(image.width * margins[1]), round(image.height * margins[0])), tuple(mean))
     larger.paste(image, (0, 0))
     return larger
-
-
-def jpeg(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=90)
-    return file.getvalue()
 
 
 @dataclass(frozen=True)
@@ -219,8 +217,17 @@ class View:
         }
 
     @property
-    def kept_bytes(self) -> int:
-        return sum(t.nbytes for layer in self.attentions.values() for t in layer.values())
+    def nbytes(self) -> int:
+        """Of what it holds for itself; what it was fitted from, several views may share."""
+        arrays: list[Any] = [
+            *self.overlays.values(),
+            *(a for layer in self.attentions.values() for a in layer.values()),
+        ]
+        if self.x is not self.fitted.x:
+            arrays.append(self.x)
+        for stage in self.__dict__.get("stages", ()):  # those that were asked for
+            arrays += (a for a in (stage.colours, stage.table, stage.vector, stage.units) if a is not None)
+        return sum(array.nbytes for array in arrays)
 
 
 def _pack(attention: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,23 +247,30 @@ class Views:
 
     def __init__(self) -> None:
         self.kept: OrderedDict[Request, View] = OrderedDict()
-        self.fits: OrderedDict[Request, Fitted] = OrderedDict()  # of requests without hidden patches
 
     def get(self, request: Request, lens: Lens, image: Callable[[], Image.Image]) -> View:
         if request not in self.kept:
-            whole = replace(request, hidden=())
-            if whole not in self.fits:
-                self.fits[whole] = lens.fit(image(), request.size, request.fit)
-            self.fits.move_to_end(whole)
-            while len(self.fits) > KEPT_FITS:
-                self.fits.popitem(last=False)
-            self.kept[request] = View(lens, self.fits[whole], request.hidden)
+            self.kept[request] = View(lens, self.fitted(request, lens, image), request.hidden)
         self.kept.move_to_end(request)
         self.trim()
         return self.kept[request]
 
+    def fitted(self, request: Request, lens: Lens, image: Callable[[], Image.Image]) -> Fitted:
+        """That of a view which differs in its hidden patches only, where there is one."""
+        for other, view in self.kept.items():
+            if replace(other, hidden=request.hidden) == request:
+                return view.fitted
+        return lens.fit(image(), request.size, request.fit)
+
+    @property
+    def nbytes(self) -> int:
+        fitted = {id(view.fitted): view.fitted.nbytes for view in self.kept.values()}
+        return sum(view.nbytes for view in self.kept.values()) + sum(fitted.values())
+
     def trim(self) -> None:
-        while len(self.kept) > 1 and (
-            len(self.kept) > KEPT_VIEWS or sum(view.kept_bytes for view in self.kept.values()) > KEPT_BYTES
-        ):
+        """A view grows with what is asked of it, so this comes after every answer."""
+        while len(self.kept) > 1 and (len(self.kept) > KEPT_VIEWS or self.nbytes > KEPT_BYTES):
             self.kept.popitem(last=False)
+        for view in self.kept.values():  # one alone may have many large layers, fetched one by one
+            while len(view.attentions) > 1 and self.nbytes > KEPT_BYTES:
+                view.attentions.pop(next(iter(view.attentions)))

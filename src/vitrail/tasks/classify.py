@@ -38,6 +38,10 @@ class Classify:
         even = 0.5 if self.multi_label else 1 / len(self.classes)
         return targets * (1 - self.smoothing) + even * self.smoothing
 
+    def trained(self, model: nn.Module) -> nn.Module:
+        """The module whose forward the loss is made of."""
+        return model
+
     def outputs(self, net: nn.Module, pixels: Tensor) -> Tensor:
         """What the loss is made of: here the logits [B, C]."""
         return net(pixels)

@@ -58,6 +58,7 @@ class ReportContent:
     best_epoch: float | None = None  # whose weights were kept
     mistakes: Sequence[Picture] = ()
     hardest: Sequence[Picture] = ()
+    gallery: Sequence[tuple[str, str]] = ()  # (caption, picture as from `thumbnail`), one below the other
     problems: DataProblems = field(default_factory=DataProblems)
     recipe: Sequence[tuple[str, Any, str]] = ()  # (option, value, why)
     command: str = ""

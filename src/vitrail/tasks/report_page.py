@@ -33,10 +33,16 @@ FIGURES = {
     "auroc": ("AUROC", f"how often an image of a class is ranked above another; 50{THIN}% is chance"),
     "knn_top1": ("k-NN accuracy", "of the nearest neighbours among the model's features"),
     "probe_top1": ("Linear probe accuracy", "of a linear classifier on the model's features"),
+    "knn_map": ("k-NN mean average precision", "of the nearest neighbours among the model's features"),
+    "probe_map": ("Linear probe mean average precision", "of linear classifiers on the model's features"),
+    "loss": ("Loss", "mean squared error over the hidden patches; lower is better"),
     "ece": ("Calibration error", "how far confidence lies from accuracy (ECE); lower is better"),
 }
 COLUMNS = {"support": "Images", "f1": "F1", "average_precision": "Average precision"}
-SCORES = {"top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1"}
+SCORES = {
+    "top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1",
+    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP",
+}  # fmt: skip
 # Of a list of files, of pictures, and of classes: the page is for reading, and small enough to be mailed.
 MOST_ROWS, MOST_PICTURES, MOST_CLASSES = 200, 60, 2000
 
@@ -83,6 +89,7 @@ def page(content: ReportContent) -> str:
 
 
 def _sections(content: ReportContent) -> Iterator[tuple[str, str, str]]:
+    yield "pictures", "What it paints", _painted(content)
     yield "mistakes", "Surest mistakes", _mistakes(content)
     yield "hardest", "Hardest images", _hardest(content)
     yield "classes", "Class by class", _class_table(content)
@@ -119,7 +126,7 @@ def _headline(content: ReportContent) -> str:
 def _figure(key: str, figures: Mapping[str, float], first: bool) -> str:
     name, meaning = FIGURES.get(key, (key.replace("_", " "), ""))
     value, low, high = figures[key], figures.get(f"{key}_low"), figures.get(f"{key}_high")
-    share = 0 <= value <= 1
+    share = 0 <= value <= 1 and key != "loss"
     interval = band = bar = ""
     if low is not None and high is not None:
         words = f"{100 * low:.1f} – {percent(high)}" if share else f"{number(low)} – {number(high)}"
@@ -131,6 +138,14 @@ def _figure(key: str, figures: Mapping[str, float], first: bool) -> str:
         f'<div class="figure{" first" if first else ""}"><h3>{escape(name)}</h3>'
         f'<p class="value">{percent(value) if share else number(value)}</p>{interval}{bar}'
         f'<p class="meaning">{escape(meaning)}</p></div>'
+    )
+
+
+def _painted(content: ReportContent) -> str:
+    return "".join(
+        f'<figure class="painted"><img src="{image}" alt="{escape(caption)}"><figcaption>{escape(caption)}</figcaption>'
+        "</figure>"
+        for caption, image in content.gallery
     )
 
 

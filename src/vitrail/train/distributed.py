@@ -48,6 +48,13 @@ class Processes:
             dist.all_reduce(values)
         return values
 
+    def mean(self, tensors: list[Tensor]) -> None:
+        """Makes each the mean over all processes, in place."""
+        if self.count > 1 and tensors:
+            joined = self.total(torch.cat([tensor.flatten() for tensor in tensors])) / self.count
+            for tensor, part in zip(tensors, joined.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
     def of_first(self, value: T) -> T:
         """What the first process has, in all of them."""
         if self.count == 1:

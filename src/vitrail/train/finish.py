@@ -33,7 +33,7 @@ def data_problems(
     notes = list(notes)
     samples = {split: [s for s in members if s.name not in unreadable] for split, members in samples.items()}
     counts = class_counts([sample.labels for sample in samples["train"]], len(classes))
-    most, least = int(counts.max()), int(counts.min())
+    most, least = int(counts.max(initial=0)), int(counts.min(initial=len(samples["train"])))
     if least and most >= 3 * least:
         notes.append(
             f"The largest class has {most:,} training images, the smallest ({classes[counts.argmin()]}) {least:,}: "

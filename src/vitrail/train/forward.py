@@ -34,7 +34,7 @@ class Forward:
     def logits(self, model: nn.Module) -> Tensor:
         """[n, C] in the order of `images.numbers`, on the host; all processes get all of them."""
         widths = [classifiers(model)[0].out_features]
-        return self._run(model, lambda x: [model(x)], widths)[0]
+        return self.run(model, lambda x: [model(x)], widths)[0]
 
     def head_inputs(self, model: nn.Module) -> list[Tensor]:
         """For each layer that gives logits, the features [n, D] that it is given."""
@@ -45,10 +45,11 @@ class Forward:
                 model(x)
                 return list(heard)
 
-            return self._run(model, outputs, [layer.in_features for layer in layers])
+            return self.run(model, outputs, [layer.in_features for layer in layers])
 
     @torch.no_grad()
-    def _run(self, model: nn.Module, outputs: Outputs, widths: list[int]) -> list[Tensor]:
+    def run(self, model: nn.Module, outputs: Outputs, widths: list[int]) -> list[Tensor]:
+        """Whatever `outputs` makes of a batch: for each width, a tensor [n, width]."""
         numbers, device = self.images.numbers, self.processes.device
         mine = self.processes.share(numbers)
         groups = [mine[i : i + self.batch] for i in range(0, len(mine), self.batch)]

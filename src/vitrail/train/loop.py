@@ -26,7 +26,7 @@ from vitrail.tasks.classify import Classify
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.leave import Interrupted, Leave, Stopped
-from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates
+from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates, statistics
 from vitrail.train.precision import autocast
 from vitrail.train.state import save_state, seed_step
 
@@ -47,6 +47,7 @@ class Settings:
     cutmix: float = 0.0
     ema: float = 0.0
     clip: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     seed: int = 0
     micro_batch: int | None = None  # None: all of a process's share of a batch at once
     compile: bool = False
@@ -87,7 +88,7 @@ class Trainer:
         self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
         self.device, self.validated = processes.device, validated
         groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.999), fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
         self.batch_size = min(settings.batch_size, len(train.numbers))
         if self.batch_size < processes.count:
             raise VitrailError(
@@ -96,18 +97,20 @@ class Trainer:
             )
         self.steps = len(train.numbers) // self.batch_size  # per epoch; the incomplete last batch is left out
         self.micro_batch = settings.micro_batch or self.batch_size
+        trained: nn.Module = getattr(task, "trained", lambda model: model)(model)
         self.parallel: DistributedDataParallel | None = None
         if processes.count > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            self.parallel = DistributedDataParallel(model, device_ids=ids)
+            self.parallel = DistributedDataParallel(trained, device_ids=ids)
         # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
-        self.net: Any = torch.compile(self.parallel or model) if settings.compile else self.parallel or model
+        self.net: Any = torch.compile(self.parallel or trained) if settings.compile else self.parallel or trained
         self.average = RunningAverage(model, settings.ema) if settings.ema else None
         self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
+        self._statistics = [*statistics(model).values()]
         self._pixels: Tensor | None = None  # of the last batch, to be written over
 
     # -- the run -----------------------------------------------------------------------------------------------------
@@ -197,6 +200,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(trainable, settings.clip or float("inf"))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.processes.mean(self._statistics)
         if self.average is not None:
             self.average.update(self.model)
         # Along with the loss the processes agree on when to leave and when to save, so that all do it at one step.

@@ -36,7 +36,7 @@ def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
     """For each parameter 0 before the blocks, 1 … L in them, L after them, where the head learns as the last block
     does; and L. A Swin's merging counts with the block before it."""
     places: dict[int, int] = {}
-    blocks: Any = model.blocks
+    blocks: Any = getattr(model, "blocks", ())  # a masked autoencoder has two stacks, and no decay between layers
     for depth, block in enumerate(blocks, 1):
         places |= {id(parameter): depth for parameter in block.parameters()}
     done = 0
@@ -51,7 +51,7 @@ def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    tables = ("position", "token", "registers", "bias.table", "query", "scale")
+    tables = ("position", "token", "registers", "bias.table", "query", "scale", "prompts")
     return parameter.ndim > 1 and not any(part in name for part in tables)
 
 
@@ -68,29 +68,37 @@ def set_rates(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group["scale"]
 
 
+def statistics(model: nn.Module) -> dict[str, Tensor]:
+    """What batch norm keeps of the images that it has seen, by name; a transformer has none."""
+    kept = model.state_dict(keep_vars=True)
+    return {n: v for n, v in kept.items() if not isinstance(v, nn.Parameter) and v.is_floating_point()}
+
+
 class RunningAverage:
-    """EMA of the trainable weights: a ← d·a + (1 − d)·w after every step, with d = min(decay, (1 + t) / (10 + t)), so
-    that the first weights are soon forgotten."""
+    """EMA of a model's trainable weights, and of the statistics that go with them: a ← d·a + (1 − d)·w after every
+    step, with d = min(decay, (1 + t) / (10 + t)), so that the first weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay, self.updates = decay, 0
-        self.average = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+        self._statistics = statistics(model)
+        self.average = {n: p.detach().clone() for n, p in self._averaged(model).items()}
+
+    def _averaged(self, model: nn.Module) -> dict[str, Tensor]:
+        return {n: p for n, p in model.named_parameters() if p.requires_grad} | self._statistics
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        current: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-        torch._foreach_lerp_([*self.average.values()], current, 1 - decay)
+        torch._foreach_lerp_([*self.average.values()], [*self._averaged(model).values()], 1 - decay)
 
     def swap(self, model: nn.Module) -> None:
         """Exchanges the average and the model's weights; twice changes nothing."""
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if parameter.requires_grad:
-                    kept = parameter.detach().clone()
-                    parameter.copy_(self.average[name])
-                    self.average[name].copy_(kept)
+            for name, value in self._averaged(model).items():
+                kept = value.detach().clone()
+                value.copy_(self.average[name])
+                self.average[name].copy_(kept)
 
     def state_dict(self) -> dict[str, Any]:
         return {"average": self.average, "updates": self.updates}

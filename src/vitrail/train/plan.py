@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.data.augment import Policy
+from vitrail.errors import VitrailError
 from vitrail.train.recipe import Recipe
 
 
@@ -17,11 +18,26 @@ class Facts:
     pretrained: bool
     side: int  # of the images that the model sees
     own_val: bool = False  # has the data validation images of its own?
+    layered: bool = True  # has it blocks that may learn at different rates?
+    drops_paths: bool = True
+    masked: bool = False  # are the weights those of a masked autoencoder, which has seen no labels?
 
 
 def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
     """The recipe with nothing left open, and for each choice made here the reason."""
     chosen = _fine_tuning(facts) if facts.pretrained else _from_scratch(facts)
+    if facts.masked:
+        chosen = _from_scratch(facts) | _after_masking(facts)
+    if not facts.layered:
+        chosen["layer_decay"] = (1.0, "a convolutional network learns at one rate")
+        if recipe.layer_decay not in (None, 1.0):
+            raise VitrailError("--layer-decay counts the blocks of a transformer: leave it out for this model.")
+    if not facts.drops_paths:
+        chosen["drop_path"] = (0.0, "it has no paths to drop")
+    if recipe.teacher is not None:
+        chosen |= _distilling(recipe)
+    if recipe.tune in RATES and facts.pretrained:
+        chosen |= _cheaply(facts)
     usual = chosen["batch_size"][0]
     if chosen["lr"][0] is not None:
         chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
@@ -47,11 +63,11 @@ def scaled(lr: float, reason: str, batch: int, usual: int) -> tuple[float, str]:
 
 def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
     n = facts.images
-    epochs = _by(n, ((2_000, 30), (10_000, 20), (50_000, 12)), 8)
+    epochs = by(n, ((2_000, 30), (10_000, 20), (50_000, 12)), 8)
     size = f"{n:,} images"
     return {
         "epochs": (epochs, size),
-        "batch_size": (min(max(8, n // 8), _by(n, ((4_000, 64), (20_000, 128)), 256)), size),
+        "batch_size": (min(max(8, n // 8), by(n, ((4_000, 64), (20_000, 128)), 256)), size),
         "lr": (None, ""),  # `fine_tuning_rate`, once the frozen features are known
         "weight_decay": (0.05, "usual"),
         "layer_decay": (0.75, "early layers are general already"),
@@ -63,16 +79,16 @@ def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
         "cutmix": (0.0, "fine-tuning"),
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
-        "val": (_by(n, ((1_000, 0.2), (20_000, 0.15)), 0.05), size),
+        "val": (by(n, ((1_000, 0.2), (20_000, 0.15)), 0.05), size),
         "refit": ("off", "the data has its own val/") if facts.own_val else _refit(n, size),
     }
 
 
 def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
     n = facts.images
-    epochs = _by(n, ((20_000, 200), (200_000, 100)), 90)
+    epochs = by(n, ((20_000, 200), (200_000, 100)), 90)
     size = f"from scratch, {n:,} images"
-    batch = min(max(8, n // 8), _by(n, ((10_000, 64), (100_000, 256)), 1024))
+    batch = min(max(8, n // 8), by(n, ((10_000, 64), (100_000, 256)), 1024))
     large = n >= 10_000
     return {
         "epochs": (epochs, size),
@@ -88,8 +104,41 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "cutmix": (1.0 if large else 0.0, size),
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
-        "val": (_by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
+        "val": (by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
         "refit": ("off", "from scratch"),
+    }
+
+
+def _after_masking(facts: Facts) -> dict[str, tuple[Any, str]]:
+    """What fine-tuning a masked autoencoder wants otherwise than training from scratch ("Masked autoencoders are
+    scalable vision learners", He et al. 2022, table 9). Its features are not yet about classes, so that a linear
+    classifier on them says little about the rate: they have to move, early layers less than late ones."""
+    n, usual, tuning = facts.images, "MAE's paper", _fine_tuning(facts)
+    batch, epochs = _from_scratch(facts)["batch_size"][0], 100 if n < 200_000 else 50
+    return {
+        "epochs": (epochs, f"{usual}: several times what other weights need"),
+        "lr": scaled(2e-3, f"{usual}: 2e-3 at 1024, whatever frozen features do", batch, 1024),
+        "layer_decay": (0.75, usual),
+        "warmup": (epochs / 20, usual),
+        "val": tuning["val"],
+        "refit": tuning["refit"],
+    }
+
+
+def _distilling(recipe: Recipe) -> dict[str, tuple[Any, str]]:
+    """DeiT's: a hard answer counts as much as the label, a soft one for a tenth of the loss at temperature 3."""
+    if recipe.distill == "soft":
+        return {"distill": ("soft", ""), "alpha": (0.1, "DeiT's paper"), "temperature": (3.0, "DeiT's paper")}
+    return {"distill": ("hard", "better than soft in DeiT's paper"), "alpha": (0.5, "DeiT's paper")}
+
+
+def _cheaply(facts: Facts) -> dict[str, tuple[Any, str]]:
+    """What little of a model that learns, in all layers alike."""
+    tuning = _fine_tuning(facts)
+    return {
+        **{name: tuning[name] for name in ("epochs", "warmup", "lr", "augment", "mixup", "cutmix")},
+        "layer_decay": (1.0, "what is added is new in every layer"),
+        "drop_path": (0.0, "what is frozen is not to be dropped"),
     }
 
 
@@ -108,13 +157,17 @@ def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
     return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0) if max(size) <= 16 else policy
 
 
-def _by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:
+def by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:
     """The value of the first step that n is below."""
     return next((value for limit, value in steps if n < limit), beyond)
 
 
-def fine_tuning_rate(score: float, batch: int) -> tuple[float, str]:
+# Few weights have to go further than many to the same end; prompts, small beside the tokens they join, furthest.
+RATES = {"adapter": 10, "lora": 10, "bias": 10, "prompt": 30}
+
+
+def fine_tuning_rate(score: float, batch: int, tune: str = "full") -> tuple[float, str]:
     """By how well frozen features do already: what is nearly right needs a light hand, what is not has to move."""
-    lr = 1e-4 if score >= 0.95 else 3e-4
-    lr, reason = scaled(lr, f"frozen features reach {score:.1%}", batch, 64)
-    return lr, reason
+    lr, times = 1e-4 if score >= 0.95 else 3e-4, RATES.get(tune, 1)
+    words = f"frozen features reach {score:.1%}" + (f", × {times} for {tune}" if times > 1 else "")
+    return scaled(lr * times, words, batch, 64)

@@ -4,9 +4,11 @@ from dataclasses import asdict, dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitrail.errors import VitrailError, nearest
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,19 @@ class Recipe:
     """auto, none (from scratch), or a checkpoint, run folder, or hf://org/name to start from."""
     task: Literal["classify"] = "classify"
     """What is learned."""
-    tune: Literal["full", "head", "probe"] = "full"
-    """What may change: all of it, the head alone, or nothing (probe: logistic regression on frozen features)."""
+    tune: Literal["full", "head", "probe", "adapter", "lora", "prompt", "bias"] = "full"
+    """What may change: all of it, the head alone, nothing (probe: logistic regression on frozen features), or the head
+    and little more: adapters, LoRA, prompts, biases."""
+    adapter_width: int = 32
+    """Width of an adapter's bottleneck."""
+    adapter_place: Literal["sequential", "parallel"] = "sequential"
+    """Adapters after the MLP, or beside it."""
+    lora_rank: int = 8
+    """Rank of LoRA's matrices."""
+    lora_targets: str = "qkv,proj"
+    """Which layers get LoRA: of qkv, proj and mlp."""
+    prompt_tokens: int = 10
+    """Prompts in each attention."""
     epochs: int | None = None
     """Passes over the training images."""
     batch_size: int | None = None
@@ -49,6 +62,14 @@ class Recipe:
     """CutMix's alpha; 0 switches it off."""
     label_smoothing: float | None = None
     """Certainty taken from the true class and spread over all."""
+    teacher: str | None = None
+    """A trained classifier of the same classes to learn from as well: a run folder, a checkpoint, or hf://org/name."""
+    distill: Literal["hard", "soft"] | None = None
+    """What to learn from the teacher: its answer (hard) or its probabilities (soft)."""
+    alpha: float | None = None
+    """The teacher's share of the loss; the labels have the rest."""
+    temperature: float | None = None
+    """With --distill soft: the higher, the more its less likely classes count."""
     balance: Literal["none", "weights", "sampling"] = "none"
     """For classes of unequal size: weigh their losses, or draw them equally often."""
     ema: float | None = None
@@ -84,60 +105,87 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check(self)
+        for name in ("distill", "alpha", "temperature"):
+            if self.teacher is None and getattr(self, name) is not None:
+                raise VitrailError(f"--{name} goes with --teacher, and there is none.")
+        if self.temperature is not None and self.distill != "soft":
+            raise VitrailError("--temperature goes with --distill soft: a hard answer has none.")
 
 
 # What may differ when a run is resumed: where and how fast it runs. Another device, compiler or micro-batch rounds and
 # draws drop path differently; everything else stays the same to the bit.
 MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}
+MACHINE |= {"teacher"}  # its place; that it is the same one is checked by its weights
 
 
 def make_recipe(**options: Any) -> Recipe:
+    return made(Recipe, "train", options)
+
+
+def made(kind: type[R], verb: str, options: dict[str, Any]) -> R:
     """From Python's arguments, with an error that names the nearest option."""
-    names = [field.name for field in fields(Recipe)]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in options:
         if name not in names:
-            raise VitrailError(f"{name!r} is not an option of train.{nearest(name, names)}")
+            raise VitrailError(f"{name!r} is not an option of {verb}.{nearest(name, names)}")
     if options.get("weights", "") is None:
         options["weights"] = "none"
     elif isinstance(options.get("weights"), PathLike):  # a path, or a run
         options["weights"] = fspath(options["weights"])
+    if isinstance(options.get("teacher"), PathLike):
+        options["teacher"] = fspath(options["teacher"])
     if options.get("out") is not None:
         options["out"] = Path(options["out"]).expanduser()
-    return Recipe(**options)
+    return kind(**options)
 
 
-def to_dict(recipe: Recipe) -> dict[str, Any]:
+def to_dict(recipe: Any) -> dict[str, Any]:
     """JSON-able."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(recipe).items()}
 
 
-def shared(recipe: Recipe) -> dict[str, Any]:
+def parts_of(recipe: Recipe) -> dict[str, Any]:
+    """What --tune adds to a model, in the words of `vitrail.models.tuning.Tuning`."""
+    if recipe.tune == "adapter":
+        return {"width": recipe.adapter_width, "place": recipe.adapter_place}
+    if recipe.tune == "lora":
+        targets = tuple(word.strip() for word in recipe.lora_targets.split(",") if word.strip())
+        return {"rank": recipe.lora_rank, "targets": targets}
+    return {"tokens": recipe.prompt_tokens}
+
+
+def shared(recipe: Any) -> dict[str, Any]:
     """For the file that is passed on: without the places of this machine."""
     values = to_dict(recipe)
     if values["weights"] not in ("auto", "none") and not values["weights"].startswith("hf://"):
         values["weights"] = Path(values["weights"]).name
+    if (teacher := values.get("teacher")) and not teacher.startswith("hf://"):
+        values["teacher"] = Path(teacher).name
     return {name: value for name, value in values.items() if name != "out"}
 
 
-def from_dict(values: dict[str, Any]) -> Recipe:
-    known = {field.name for field in fields(Recipe)}
+def from_dict(kind: type[R], values: dict[str, Any]) -> R:
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(values.keys() - known):
         raise VitrailError(f"The run was made with options that this version does not know: {', '.join(unknown)}.")
     out = values.get("out")
-    return Recipe(**{**values, "out": None if out is None else Path(out)})
+    return kind(**{**values, "out": None if out is None else Path(out)})
 
 
 RANGES: dict[str, tuple[float, float | None]] = {
-    "epochs": (0, None), "batch_size": (1, None), "image_size": (1, None), "micro_batch": (1, None),
+    "epochs": (0, None), "adapter_width": (1, None), "lora_rank": (1, None), "prompt_tokens": (1, None),
+    "batch_size": (1, None), "image_size": (1, None), "micro_batch": (1, None),
     "workers": (0, None), "seed": (0, None), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
     "warmup": (0, None), "drop_path": (0, 1), "flip": (0, 1), "mixup": (0, None), "cutmix": (0, None),
-    "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9),
+    "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9), "mask_ratio": (0.05, 0.95),
+    "alpha": (0, 1), "temperature": (0.01, None),
+    "crop": (0.01, 1),
 }  # fmt: skip
 
 
-def check(recipe: Recipe) -> None:
+def check(recipe: Any) -> None:
     """Refuses what can't be meant, before anything is read or written. From Python, anything may have been given."""
-    for name, hint in get_type_hints(Recipe).items():
+    for name, hint in get_type_hints(type(recipe)).items():
         value, option = getattr(recipe, name), f"--{name.replace('_', '-')}"
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if value is None and type(None) in kinds:
@@ -153,7 +201,7 @@ def check(recipe: Recipe) -> None:
         elif not isinstance(value, tuple(kinds)):
             raise VitrailError(f"{option} can't be {value!r}.")
     for name, (low, high) in RANGES.items():
-        value = getattr(recipe, name)
+        value = getattr(recipe, name, None)
         if value is not None and not (value >= low and (high is None or value <= high)):
             wanted = f"at least {low}" if high is None else f"from {low} to {high}"
             raise VitrailError(f"--{name.replace('_', '-')} must be {wanted}, got {value}.")

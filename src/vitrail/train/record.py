@@ -15,7 +15,7 @@ import torch
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, build
-from vitrail.train.recipe import MACHINE, Recipe, from_dict, to_dict
+from vitrail.train.recipe import MACHINE, R, from_dict, to_dict
 from vitrail.train.start import Start
 from vitrail.train.state import write_text
 from vitrail.weights.checkpoint import settings_from_dict, settings_to_dict
@@ -34,6 +34,8 @@ class Record:
     unreadable: dict[str, str] = field(default_factory=dict)  # name → reason, of the pictures left out from the start
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    verb: str = "train"  # of the command that began it
+    teacher: dict[str, Any] = field(default_factory=dict)  # whom it learns from: name, source, digest, figures
 
     def write(self, folder: Path) -> None:
         write_text(folder / "run.json", json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
@@ -57,6 +59,8 @@ def described(start: Start) -> dict[str, Any]:
         "name": start.name,
         "pretrained": start.pretrained,
         "why": start.why,
+        "masked": start.masked,
+        "base": start.base,
         "settings": settings,
         "preprocessing": asdict(start.preprocessing),
     }
@@ -66,6 +70,7 @@ def read_record(folder: Path) -> Record:
     path = folder / "run.json"
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = {"verb": "train", "teacher": {}, **saved}  # of a run from before there was another
         return Record(**{name: saved[name] for name in (field.name for field in fields(Record))})
     except FileNotFoundError:
         raise VitrailError(f"There is nothing to resume in {folder}: it holds no run.json.") from None
@@ -73,18 +78,19 @@ def read_record(folder: Path) -> Record:
         raise VitrailError(f"{path} can't be read ({error}): start again without --resume.") from None
 
 
-def continued(record: Record, asked: Recipe) -> tuple[Recipe, Recipe]:
+def continued(record: Record, asked: R) -> tuple[R, R]:
     """The recipe of the run that is continued, as it was given and in full. What a machine does may change; what the
     run is may not."""
-    given, wanted, default = from_dict(record.given), to_dict(asked), to_dict(Recipe())
+    kind: Any = type(asked)
+    given, wanted, default = from_dict(kind, record.given), to_dict(asked), to_dict(kind())
     for name, value in to_dict(given).items():
         if name not in MACHINE and wanted[name] != default[name] and wanted[name] != value:
             raise VitrailError(
-                f"The run in {asked.out} has {name} {value}; --resume continues it exactly, so leave "
+                f"The run in {wanted['out']} has {name} {value}; --resume continues it exactly, so leave "
                 f"--{name.replace('_', '-')} {wanted[name]} out, or start a new run."
             )
-    changes = {name: getattr(asked, name) for name in MACHINE if wanted[name] != default[name]}
-    return replace(given, **changes), replace(from_dict(record.recipe), **changes)
+    changes = {name: getattr(asked, name) for name in MACHINE & wanted.keys() if wanted[name] != default[name]}
+    return replace(given, **changes), replace(from_dict(kind, record.recipe), **changes)
 
 
 def digest(samples: list[Sample]) -> str:

@@ -1,6 +1,7 @@
 """`vitrail.train`: from DATA to a run folder."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,18 @@ from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources import open_source
 from vitrail.data.split import divide
 from vitrail.errors import VitrailError
+from vitrail.models import CNNSettings
 from vitrail.train.distributed import Processes, processes
 from vitrail.train.job import Job
 from vitrail.train.log import check_packages
 from vitrail.train.plan import Facts, fill
 from vitrail.train.precision import choose_precision, fitting_threads
-from vitrail.train.recipe import Recipe, make_recipe
+from vitrail.train.recipe import R, Recipe, make_recipe, to_dict
 from vitrail.train.record import continued, digest, read_record
 from vitrail.train.start import start_model
 from vitrail.train.state import load_state, remove_parts, seed_step
 from vitrail.train.view import View
+from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 
 
@@ -42,7 +45,7 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
     check_packages(recipe.wandb, recipe.mlflow)
     with processes(recipe.device) as group:
         if recipe.resume:
-            return _resume(None if data is None else str(data), recipe, group)
+            return resume(data, recipe, group, Job, open_source, _train)
         if not data:
             raise VitrailError("Name the data to train on: a folder of class folders, a table, shards, or a data set.")
         return _train(str(data), recipe, group)
@@ -51,15 +54,18 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
 def _train(data: str, recipe: Recipe, group: Processes) -> Run:
     folder = group.of_first(run_folder(recipe, data))
     source = open_source(data)
-    learnt = _learnt(source)
+    learnt = pictures_to_learn(source)
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
     start = start_model(
         recipe.model, recipe.weights, source.classes, recipe.image_size, recipe.fit, typical_side(learnt),
-        group.device.type == "cuda",
+        group.device.type == "cuda", recipe.teacher is not None and recipe.tune == "full", recipe.tune,
     )  # fmt: skip
+    settings: Any = start.model.settings
     facts = Facts(
-        len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), "val" in source.splits
-    )
+        len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), "val" in source.splits,
+        layered=not isinstance(settings, CNNSettings), drops_paths=getattr(settings, "drops_paths", True),
+        masked=start.masked,
+    )  # fmt: skip
     full, why = fill(recipe, facts)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
     samples = splits(source, full.val or 0.0, recipe.seed)
@@ -68,20 +74,25 @@ def _train(data: str, recipe: Recipe, group: Processes) -> Run:
         return Run(folder, job.run())
 
 
-def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
+def resume(
+    data: str | Path | None, recipe: R, group: Processes, kind: type[Work], opened: Callable[[str], Source],
+    begin: Callable[[str, R, Processes], Run],
+) -> Run:  # fmt: skip
     """Goes on from the saved state; a run that was killed before there was one begins anew, in the same folder."""
-    folder = recipe.out
+    folder: Path | None = recipe.out  # type: ignore[attr-defined]
     if folder is None:
         raise VitrailError("--resume continues the run in --out: name its folder.")
     record = read_record(folder)
+    if record.verb != kind.verb:
+        raise VitrailError(f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.")
     given, full = continued(record, recipe)
-    data, state = data or record.data, load_state(folder / "last.pt")
+    data, state = str(data or record.data), load_state(folder / "last.pt")
     if group.first:
         remove_parts(folder)
     if state is None:
-        return _train(data, given, group)
-    source = open_source(data)
-    samples = splits(source, full.val or 0.0, full.seed)
+        return begin(data, given, group)
+    source, asked = opened(data), to_dict(full)
+    samples = splits(source, asked["val"] or 0.0, asked["seed"])
     for split, before in record.samples.items():
         if digest(samples[split]) != before:
             raise VitrailError(
@@ -92,8 +103,8 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
     if about.get("finished"):
         View(group.first).line(f"The run in {folder} is finished already.")
         return Run(folder, about.get("metrics", {}))
-    dtype, _ = choose_precision(full.precision, group.device)
-    job = Job(
+    dtype, _ = choose_precision(asked["precision"], group.device)
+    job = kind(
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
         (record, state),
     )  # fmt: skip
@@ -101,7 +112,7 @@ def _resume(data: str | None, recipe: Recipe, group: Processes) -> Run:
         return Run(folder, job.run())
 
 
-def _learnt(source: Source) -> list[Sample]:
+def pictures_to_learn(source: Source) -> list[Sample]:
     learnt = source.splits.get("train") or source.splits.get("all")
     if not learnt:
         raise VitrailError(f"{source.name} has no training images: put them into train/, or give class folders alone.")
@@ -111,7 +122,7 @@ def _learnt(source: Source) -> list[Sample]:
 def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]]:
     """What to learn from and what to choose by: val/ where there is one, else a part of the training images; never
     test/."""
-    learnt = _learnt(source)
+    learnt = pictures_to_learn(source)
     if "val" in source.splits:
         return {"train": learnt, "val": source.splits["val"]}
     rest, part = divide(learnt, fraction, seed)
@@ -131,7 +142,7 @@ def typical_side(samples: list[Sample]) -> int:
     return sorted(sides)[len(sides) // 2]
 
 
-def run_folder(recipe: Recipe, data: str) -> Path:
+def run_folder(recipe: Any, data: str) -> Path:
     """--out, or runs/NAME, with a number where that exists. A folder with a run in it is never written over, and what
     can't be written is said before an hour is spent on reading pictures."""
     folder = recipe.out or _free_folder(data)

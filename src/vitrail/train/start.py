@@ -1,15 +1,17 @@
 """The model that a run starts from: which architecture, which weights, and a head for the classes at hand."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Preprocessing, build, create_model, resolve
-from vitrail.models.catalog import change
+from vitrail.models import CNNSettings, MAESettings, Preprocessing, Settings, build, create_model, resolve
+from vitrail.models.catalog import change, model_settings, takes_distillation
+from vitrail.train.plan import by
 from vitrail.weights import model_from, read_checkpoint
+from vitrail.weights.adapter_file import base_of
 from vitrail.weights.checkpoint import Checkpoint
 
 
@@ -20,6 +22,8 @@ class Start:
     name: str  # of the architecture
     pretrained: bool
     why: str  # the first line of the plan
+    masked: bool = False  # were its weights learned by a masked autoencoder, without labels?
+    base: dict[str, Any] | None = None  # the weights by hash and name, where an adapter will stand on them
 
 
 def start_model(
@@ -30,22 +34,35 @@ def start_model(
     fit: str | None,
     largest: int,
     gpu: bool,
+    taught: bool = False,
+    tune: str = "full",
 ) -> Start:
-    """`largest` is the larger side of a typical picture: small pictures get a model with small patches."""
+    """`largest` is the larger side of a typical picture: small pictures get a model with small patches. With a teacher,
+    `taught`, a model that has a place for a distillation token gets one."""
     checkpoint, why = _weights(model, weights, largest, gpu)
+    masked, whole = False, checkpoint
     changes: dict[str, Any] = {"num_classes": len(classes)}
     if image_size is not None:
         changes["image_size"] = image_size
     if checkpoint is None:
-        name = resolve(model or _suited(largest, gpu))[0].name
-        net = create_model(model or name, **changes)
+        name = resolve(model or suited(largest, gpu))[0].name
+        settings = model_settings(model or name, **changes)
+        if isinstance(settings, CNNSettings):
+            changes.setdefault("image_size", by(largest, ((21, 16), (41, 32), (81, 64)), 224))
+        more, said = _token(settings) if taught else ({}, "")
+        net = create_model(model or name, **changes, **more)
+        why += said + _stem(net.settings)
         pre: Preprocessing = net.preprocessing  # type: ignore[assignment]
     else:
-        if isinstance(checkpoint.settings, MAESettings):
-            raise VitrailError(f"{weights} is a masked autoencoder: fine-tuning from one is not supported yet.")
+        masked = isinstance(checkpoint.settings, MAESettings)
+        if masked:
+            checkpoint = encoder_of(checkpoint)
+            why = f"Starts from the encoder in {weights}, a masked autoencoder: a new head on the mean of its patches."
         # A head for the same labels is worth keeping; any other is solved for anew.
         same = checkpoint.labels == classes
         size = image_size or checkpoint.preprocessing.size
+        more, said = _token(checkpoint.settings) if taught else ({}, "")
+        changes, why = changes | more, why + said
         net = model_from(checkpoint, "auto" if same else "new", **{**changes, "image_size": size})
         name, pre = checkpoint.name or "custom", replace(checkpoint.preprocessing, size=net.settings.image_size)  # type: ignore
     if fit is not None:
@@ -53,7 +70,39 @@ def start_model(
     elif pre.fit == "native":
         pre = replace(pre, fit="crop")
     net.preprocessing = pre  # type: ignore[assignment]
-    return Start(net, pre, name, checkpoint is not None, why)
+    base = None
+    if whole is not None and tune != "full" and not isinstance(net.settings, CNNSettings):  # whose statistics move
+        hub = resolve(model or suited(largest, gpu))[0].hub if weights == "auto" else None
+        base = asdict(base_of(whole, net, "head" if tune == "probe" else tune, f"hf://{hub}" if hub else weights))
+    return Start(net, pre, name, checkpoint is not None, why, masked, base)
+
+
+def encoder_of(checkpoint: Checkpoint) -> Checkpoint:
+    """A masked autoencoder's encoder as the classifier that its paper fine-tunes: the mean of the patches, each of
+    which was trained to say something, where nothing was asked of the class token; then the last norm. The kind of
+    positions stays what it was."""
+    settings: Any = checkpoint.settings
+    prefix, state = "encoder.", checkpoint.state
+    state = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    name = checkpoint.name and checkpoint.name.removeprefix("mae_")
+    if name and "_" not in name:
+        name = f"vit_{name}"
+    settings = change(settings.encoder, pool="mean", norm_after_pool=True)
+    return replace(checkpoint, state=state, settings=settings, name=name)
+
+
+def _token(settings: Settings) -> tuple[dict[str, Any], str]:
+    """What a student needs to have two heads, where it can and has not, and the sentence that says so."""
+    if not takes_distillation(settings) or getattr(settings, "distillation_token", False):
+        return {}, ""
+    return {"distillation_token": True}, " It gets a distillation token, to learn from the teacher as DeiT does."
+
+
+def _stem(settings: Any) -> str:
+    if not isinstance(settings, CNNSettings) or not settings.small_stem:
+        return ""
+    size = "×".join(map(str, settings.image_size))
+    return f" Its first convolution is 3×3 without stride or pooling, for pictures of {size}."
 
 
 def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
@@ -67,7 +116,7 @@ def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
     return other
 
 
-def _suited(largest: int, gpu: bool) -> str:
+def suited(largest: int, gpu: bool) -> str:
     if largest <= 20:
         return "vit_nano4"
     if largest <= 40:
@@ -78,13 +127,15 @@ def _suited(largest: int, gpu: bool) -> str:
 
 
 def _weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, str]:
-    name = model or _suited(largest, gpu)
+    name = model or suited(largest, gpu)
     if weights == "none":
         return None, f"{name} from scratch: --weights none."
     if weights != "auto":
         checkpoint = read_checkpoint(weights, model)
         return checkpoint, f"Starts from {checkpoint.name or 'the model'} in {weights}."
     entry, implied = resolve(name)
+    if isinstance(entry.settings, CNNSettings):
+        return None, f"{name} from scratch: torchvision's baselines are built without weights."
     changed = {key for key, value in implied.items() if key != "image_size" and getattr(entry.settings, key) != value}
     if entry.hub is None or changed:
         return None, f"{name} from scratch: no public weights are recorded for it."

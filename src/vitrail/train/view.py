@@ -14,6 +14,7 @@ class View:
 
     def __init__(self, active: bool = True, every: float = 10.0):
         self.active, self.every, self._last = active, every, time.monotonic()
+        self.beside = ""  # beside a loss: what to expect of it
         self._live: Any = None
         self._console: Any = None
         if active and sys.stdout.isatty():
@@ -80,7 +81,7 @@ class View:
         bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
         bar = f"{bar}  " if self._console is not None else ""
         score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if name != "val_loss")
-        loss = "" if now.loss is None else f"  loss {now.loss:.3f}"
+        loss = "" if now.loss is None else f"  loss {now.loss:.3f}{self.beside}"
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
         self.progress(
             f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}  {clock(now.seconds_left)} left{loss}"
@@ -94,9 +95,10 @@ class View:
         )
         if epochs > 40 and row["epoch"] % (epochs // 20) and row["epoch"] != epochs:
             return  # metrics.jsonl has them all
-        star = "  kept" if is_best and score else ""
+        star = "  kept" if is_best and score and not self.beside else ""
+        loss = f"train loss {row['train_loss']:.4f}{self.beside}"
         self.line(
-            f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f}{score}"
+            f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  {loss}{score}"
             f"  {row['images_per_second']:,.0f} images/s{star}"
         )
 

@@ -1,5 +1,6 @@
 """What a run says: its plan before it starts, a word of advice, and what came of it."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro
 def show_plan(
     view: View, data: str, source: Source, samples: dict[str, list[Sample]], start: Start, recipe: Recipe,
     why: dict[str, str], device: torch.device, dtype: torch.dtype, folder: Path,
+    tuned: Sequence[tuple[str, str, str]] = (),
 ) -> None:  # fmt: skip
     """Everything that was asked for or chosen, with the reason."""
     view.line(start.why)
@@ -30,26 +32,33 @@ def show_plan(
     )
     for note in source.notes:
         view.line(f"  note: {note}")
-    parameters = sum(p.numel() for p in start.model.parameters())
-    rows = [
-        ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
-        ("images", "×".join(map(str, start.preprocessing.size)), f"fit {start.preprocessing.fit}"),
-        ("device", str(device), f"{str(dtype).removeprefix('torch.')}: {why['precision']}"),
-    ]
-    if recipe.tune != "full":
-        rows.append(("tune", recipe.tune, "as asked"))
+    rows = size_rows(start, device, dtype, why["precision"])
+    rows += tuned
     if recipe.tune != "probe" and recipe.epochs:
         hidden = {"precision", "val"} | ({"flip"} if recipe.augment == "none" else set())
-        for name in [name for name in why if name not in hidden]:
-            value = getattr(recipe, name)
-            if value is None:
-                rows.append((name.replace("_", " "), "later", "follows from how well frozen features do"))
-            else:
-                rows.append(
-                    (name.replace("_", " "), f"{value:g}" if isinstance(value, float) else str(value), why[name])
-                )
+        rows += choices(recipe, why, hidden)
     view.table(rows)
     view.line(f"  run folder: {folder}")
+
+
+def size_rows(start: Start, device: torch.device, dtype: torch.dtype, precision: str) -> list[tuple[str, str, str]]:
+    """The first rows of a plan: name, value, reason."""
+    parameters = sum(p.numel() for p in start.model.parameters())
+    return [
+        ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
+        ("images", "×".join(map(str, start.preprocessing.size)), f"fit {start.preprocessing.fit}"),
+        ("device", str(device), f"{str(dtype).removeprefix('torch.')}: {precision}"),
+    ]
+
+
+def choices(recipe: Any, why: dict[str, str], hidden: set[str]) -> Iterator[tuple[str, str, str]]:
+    """A row for each choice that has a reason."""
+    for name in [name for name in why if name not in hidden]:
+        value, words = getattr(recipe, name), name.replace("_", " ")
+        if value is None:
+            yield words, "later", "follows from how well frozen features do"
+        else:
+            yield words, f"{value:g}" if isinstance(value, float) else str(value), why[name]
 
 
 def held_out(source: Source) -> str:
@@ -95,4 +104,6 @@ def show_outcome(
         view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
     view.line(f"Kept: {kept(best)}, after {clock(seconds)} in all.")
     view.line(f"Model:  {folder / 'model.safetensors'}")
+    if (small := folder / "adapter.safetensors").exists():
+        view.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base)")
     view.line(f"Report: {folder / 'report.html'}")

@@ -32,6 +32,7 @@ OURS = [
 ]
 LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
 HEADER = "vitrail"  # the key of our JSON in a safetensors header
+ADAPTER = "vitrail_adapter"  # the same in a file that holds an adapter alone
 # A block with something more in it computes something else; without a head of some other task the rest is still right.
 INSIDE = re.compile(r"(blocks|layers?|features)\.\d+\.|encoder_?(block|layer)_\d+")
 
@@ -51,13 +52,21 @@ class Checkpoint:
     about: dict[str, Any] = field(default_factory=dict)  # what a run said of itself: task, recipe, metrics, …
 
 
-def read_checkpoint(source: str | PathLike[str], model: str | None = None, **facts: Any) -> Checkpoint:
+def read_checkpoint(
+    source: str | PathLike[str], model: str | None = None, base: str | PathLike[str] | None = None, **facts: Any
+) -> Checkpoint:
     """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
 
     What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
-    `heads=12`. What has to be assumed all the same is said in one warning.
+    `heads=12`. What has to be assumed all the same is said in one warning. An adapter.safetensors is read with its
+    base, which is found beside it or in the hub's cache, or named by `base`.
     """
-    checkpoint = understand(read_source(source), model, facts)
+    raw = read_source(source)
+    if ADAPTER in raw.metadata:
+        from vitrail.weights.adapter_file import complete
+
+        return complete(raw, base)
+    checkpoint = understand(raw, model, facts)
     if checkpoint.doubt:
         warnings.warn(checkpoint.doubt, stacklevel=2)
     if checkpoint.unknown:
@@ -69,6 +78,8 @@ def understand(
     raw: RawFile, model: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
 ) -> Checkpoint:
     """A file's checkpoint, without a warning. `supposed` are image sizes, for a table that is not square."""
+    if ADAPTER in raw.metadata:
+        raise VitrailError(f"{raw.path} is an adapter without its base; a whole model is needed here.")
     if HEADER in raw.metadata:
         checkpoint = _from_header(raw, facts or {})
         if model and (entry := resolve(model)[0]).name != checkpoint.name:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.position import Grid, SinCosPosition, resize_grid
 from vitrail.models.swin import resize_bias_table, stage_window
 from vitrail.weights.checkpoint import Checkpoint
@@ -46,8 +46,9 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
         _fit_channels(fitted, target.channels)
     elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
         _fit_vit(fitted, source, target)
-    else:
-        kinds = {SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT"}
+    elif not (isinstance(target, CNNSettings) and isinstance(source, CNNSettings)):
+        kinds = {SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT",
+                 CNNSettings: "a convolutional network"}  # fmt: skip
         raise VitrailError(f"{fitted.path} holds {kinds[type(source)]}, which can't fill {kinds[type(target)]}.")
     _fit_head(fitted, source, target, head)
     return fitted

@@ -6,7 +6,7 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
 from vitrail.weights.hf import BY_TYPE
-from vitrail.weights.limits import PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs
+from vitrail.weights.limits import PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs, transformer
 from vitrail.weights.rules import Layout
 
 # Of several that mean the same, the first is the one we write.
@@ -182,6 +182,7 @@ MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "posi
 
 def kind_of(settings: Settings) -> Kind:
     """The transformers class for these settings; refuses, naming the settings, what none of them can do."""
+    settings = transformer(settings)
     if isinstance(settings, SwinSettings):
         # Its v2 fits windows to the image as timm does, and pads as torchvision does.
         padding = "timm" if settings.version == 2 and shrinks(settings) else "torchvision"
@@ -209,7 +210,7 @@ def named_for(settings: Settings, name: str) -> str:
 
 def config_from(settings: Settings, labels: list[str] | None) -> dict[str, Any]:
     """A `config.json` from which transformers builds the same model."""
-    kind = kind_of(settings)
+    kind, settings = kind_of(settings), transformer(settings)
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     names = labels or [f"LABEL_{i}" for i in range(settings.num_classes)]
     config: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 from vitrail.models.resnet import stem_stride
@@ -18,6 +18,7 @@ CLASSES: dict[str, type[Settings]] = {
     "mae": MAESettings,
     "swin": SwinSettings,
     "swinv2": SwinSettings,
+    "cnn": CNNSettings,
 }
 
 
@@ -58,7 +59,7 @@ def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
     """What is known of a file and could not be so in a model of these settings, as `width 192 (not 768)`."""
     different = []
     gated = known.get("activation") == "swiglu"  # of activations, only a gate leaves a trace
-    if (settings.activation == "swiglu") != gated:
+    if (getattr(settings, "activation", None) == "swiglu") != gated:
         different.append(f"{'a' if gated else 'no'} gated MLP")
     for key in ARCHITECTURE:
         if key not in known or not hasattr(settings, key):

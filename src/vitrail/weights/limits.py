@@ -5,11 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import Settings, SwinSettings
+from vitrail.models import CNNSettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 
 Needs = dict[str, Any]  # setting: the value that it must have, or a test of it
+
+
+def transformer(settings: Settings) -> ViTSettings | SwinSettings:
+    """The settings, if they are of a transformer: no other dialect has our way of keeping a convolutional network."""
+    if isinstance(settings, CNNSettings):
+        raise VitrailError(
+            f"tv:{settings.arch} is kept as a bundle (dialect vitrail) or exported to ONNX, nothing else."
+        )
+    return settings
 
 
 def one_of(*values: object) -> Callable[[object], bool]:

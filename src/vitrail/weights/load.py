@@ -9,7 +9,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError
-from vitrail.models import Settings, SwinSettings, SwinTransformer, ViTSettings, build
+from vitrail.models import CNNSettings, Settings, SwinSettings, SwinTransformer, ViTSettings, build
 from vitrail.models.catalog import change
 from vitrail.models.layers import MLP
 from vitrail.models.position import Position
@@ -92,6 +92,8 @@ class _ParametersOnMeta(TorchFunctionMode):
 
 
 def without_memory(settings: Settings) -> nn.Module:
+    if isinstance(settings, CNNSettings):  # whose initialisation computes with its weights
+        return build(settings)
     with torch.device("cpu"), _ParametersOnMeta():
         return build(settings)
 
@@ -108,14 +110,19 @@ def _bias_tables(settings: Settings) -> Shapes:
 
 
 def _full_precision(state: State) -> State:
-    """Copies, so that two models of one checkpoint do not share their memory."""
-    return {name: tensor.to(torch.float32, copy=True).contiguous() for name, tensor in state.items()}
+    """Copies, so that two models of one checkpoint do not share their memory. Batch norm's count stays a count."""
+    return {
+        name: tensor.to(tensor.dtype if name.endswith("num_batches_tracked") else torch.float32, copy=True).contiguous()
+        for name, tensor in state.items()
+    }
 
 
 def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     """The rules that the file states and such a model has."""
     names = {name for name in checkpoint.stated & RULES if hasattr(settings, name)}
-    if "swiglu" in (checkpoint.settings.activation, settings.activation):  # a matter of shapes, not of arithmetic
+    if "swiglu" in (
+        getattr(s, "activation", None) for s in (checkpoint.settings, settings)
+    ):  # a matter of shapes, not of arithmetic
         names.discard("activation")
     return {name: getattr(checkpoint.settings, name) for name in names}
 
@@ -152,6 +159,8 @@ def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shap
 
 
 def _describe(settings: Settings) -> str:
+    if isinstance(settings, CNNSettings):
+        return f"tv:{settings.arch}, {settings.stem} stem, {settings.num_classes} classes"
     depth = settings.depths if isinstance(settings, SwinSettings) else settings.depth
     return f"width {settings.width}, depth {depth}, patch {settings.patch_size[0]}, {settings.num_classes} classes"
 

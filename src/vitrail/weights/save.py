@@ -119,7 +119,8 @@ def _write_folder(path: Path, model: nn.Module, state: State, labels: list[str] 
     theirs = {hf_config.named_for(settings, name): tensor for name, tensor in theirs.items()}
     config = hf_config.config_from(settings, labels)
     if config["model_type"].startswith("dino"):  # transformers expects it, and uses it only in pre-training
-        shape = (1, 1, settings.width) if config["model_type"] == "dinov3_vit" else (1, settings.width)
+        width = config["hidden_size"]
+        shape = (1, 1, width) if config["model_type"] == "dinov3_vit" else (1, width)
         theirs["embeddings.mask_token"] = torch.zeros(shape)
     write_weights(path / "model.safetensors", theirs, {"format": "pt"})
     processor = hf_config.preprocessor_config(pre)

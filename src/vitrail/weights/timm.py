@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
 from vitrail.models.catalog import IMAGENET
-from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs
+from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs, transformer
 from vitrail.weights.rules import STACK2, Layout, Rule, prefixed
 
 NORM_MLP = [
@@ -197,6 +197,7 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
 
 def layout_for(settings: Settings) -> Layout:
     """The layout that timm's class for these settings loads; refuses what none of its arguments can bring about."""
+    settings = transformer(settings)
     if isinstance(settings, SwinSettings):
         refuse_misfits(settings, swin_needs(settings, padding="timm"), "timm's SwinTransformer")
         return SWIN[settings.version]

@@ -7,7 +7,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings
 from vitrail.models.catalog import IMAGENET
 from vitrail.models.swin import ContinuousBias, SwinBlock
-from vitrail.weights.limits import PLAIN, refuse_misfits, square, swin_needs
+from vitrail.weights.limits import PLAIN, refuse_misfits, square, swin_needs, transformer
 from vitrail.weights.rules import Layout, Operation, Rule, State, Template
 
 BLOCK = "encoder.layers.encoder_layer_{i}."
@@ -94,6 +94,7 @@ LAYOUTS = {
 
 def layout_for(settings: Settings) -> Layout:
     """The layout that torchvision's class for these settings loads; refuses what that class can't do."""
+    settings = transformer(settings)
     if isinstance(settings, MAESettings):
         raise VitrailError("torchvision has no masked autoencoder; save it with dialect vitrail, timm or hf.")
     fixed = {"channels": 3, "activation": "gelu", "qkv_bias": True}

@@ -6,8 +6,9 @@
 const SQUARE = Float32Array.from({ length: 256 }, (_, v) => (v * v) / 65025); // the byte is 255·√(a / largest of the row)
 
 export class Attention {
-  constructor(grids, heads, front) {
+  constructor(grids, heads, front, body) {
     this.grids = grids; this.heads = heads; this.front = front;
+    this.body = body; this.asked = new Set(); // the question that it answers, and the layers that are on their way
     this.layers = new Map();
     this.means = new Map();
   }

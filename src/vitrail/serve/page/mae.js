@@ -4,8 +4,8 @@ import { arrays } from "./api.js";
 import { bitmap, rgbPixels } from "./colour.js";
 
 export class Painter {
-  constructor(section, model, { asked, failed }) {
-    this.section = section; this.model = model; this.asked = asked; this.failed = failed;
+  constructor(section, model, { asked, kept, failed }) {
+    this.section = section; this.model = model; this.asked = asked; this.kept = kept; this.failed = failed;
     this.find = (id) => section.querySelector(`#${id}`);
     this.seed = 0; this.mask = null;
     this.ratio = this.find("ratio");
@@ -38,7 +38,7 @@ export class Painter {
       if (!asked) break;
       try {
         const body = { ...asked, hidden: [], ratio: Math.min(0.95, this.ratio.value / 100), seed: this.seed, mask: this.mask };
-        const { about, arrays: found } = await arrays("paint", body);
+        const { about, arrays: found } = await this.kept(() => arrays("paint", body));
         for (const name of ["original", "masked", "painted"]) {
           const { data, shape: [h, w] } = found[name];
           bitmap(rgbPixels(data), w, h, this.find(`mae-${name}`));

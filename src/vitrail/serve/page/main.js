@@ -367,6 +367,6 @@ try {
   $("model-line").textContent = modelLine(studio.models[0]);
   sampleButtons($("samples-first"), panes[0]);
   const mae = studio.models.find((model) => model.reconstructs);
-  if (mae) painter = new Painter($("mae"), mae, { asked: (number) => { const asked = active?.asked(number); return asked && { ...asked, size: mae.sizes.includes(asked.size) ? asked.size : mae.size }; }, failed });
+  if (mae) painter = new Painter($("mae"), mae, { asked: (number) => { const asked = active?.asked(number); return asked && { ...asked, size: mae.sizes.includes(asked.size) ? asked.size : mae.size }; }, kept: (question) => active.kept(question), failed });
   root.dataset.state = "empty";
 } catch (error) { failed(error); }

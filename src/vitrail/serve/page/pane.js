@@ -87,8 +87,10 @@ export class Pane {
       return await question();
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 410) throw error;
+      // Several questions may meet this at once: one of them sends it, and all wait.
       const { source } = this.picture;
-      await (source.sample === undefined ? upload(source) : sample(source.sample));
+      this.sending ??= (source.sample === undefined ? upload(source) : sample(source.sample)).finally(() => { this.sending = null; });
+      await this.sending;
       return question();
     }
   }
@@ -104,7 +106,7 @@ export class Pane {
       const { data, shape: [h, w] } = look.arrays.picture;
       const sharp = await createImageBitmap(new Blob([look.arrays.sharp.data], { type: "image/jpeg" }));
       if (!current()) return;
-      this.look = look;
+      this.look = look; this.body = body; // what is asked later about this look is asked of the same hidden patches
       this.overlays = new Map(); this.units = new Map();
       this.stage.setPicture(bitmap(rgbPixels(data), w, h), sharp, `rgb(${look.about.mean.join(" ")})`);
       this.stage.hideGrid = look.about.grid; this.stage.hidden = new Set(this.hidden);
@@ -116,16 +118,16 @@ export class Pane {
       this.facts();
       this.shared.changed(this, "look");
 
-      const attention = new Attention(look.about.grids, this.model.heads, this.model.prefix.length);
+      const attention = new Attention(look.about.grids, this.model.heads, this.model.prefix.length, body);
       const layers = look.about.at_once ? null : [this.layer()];
       const parts = [
-        arrays("attention", { ...body, layers }, signal).then((found) => {
+        this.kept(() => arrays("attention", { ...body, layers }, signal)).then((found) => {
           attention.add(found.arrays);
           if (current()) { this.attention = attention; this.shared.changed(this, "attention"); }
         }),
         ...["relevance", "rollout"].map((name) => this.fetchOverlay(name, null, body, signal)),
-        ask("spreads", body, signal).then((found) => { if (current()) { this.spreads = found; this.shared.changed(this, "spreads"); } }),
-        arrays("positions", body, signal).then((found) => { if (current()) { this.positions = found; this.shared.changed(this, "positions"); } }),
+        this.kept(() => ask("spreads", body, signal)).then((found) => { if (current()) { this.spreads = found; this.shared.changed(this, "spreads"); } }),
+        this.kept(() => arrays("positions", body, signal)).then((found) => { if (current()) { this.positions = found; this.shared.changed(this, "positions"); } }),
       ];
       if (this.attention) { this.attention = this.sameGrids(attention) ? this.attention : null; }
       await Promise.all(parts);
@@ -145,7 +147,7 @@ export class Pane {
 
   sameGrids(attention) { return JSON.stringify(attention.grids) === JSON.stringify(this.attention.grids); }
 
-  async fetchOverlay(name, target, body = this.asked(), signal = this.cancel?.signal) {
+  async fetchOverlay(name, target, body = this.body, signal = this.cancel?.signal) {
     const key = `${name}/${target}`, { overlays } = this;
     if (overlays.has(key)) return;
     overlays.set(key, null);
@@ -160,23 +162,22 @@ export class Pane {
   }
 
   async fetchLayer(layer) {
-    this.asking ??= new Set();
-    if (this.asking.has(layer)) return;
-    this.asking.add(layer);
-    const { attention } = this;
+    const { attention } = this, { signal } = this.cancel;
+    if (attention.asked.has(layer)) return;
+    attention.asked.add(layer);
     try {
-      attention.add((await this.kept(() => arrays("attention", { ...this.asked(), layers: [layer] }, this.cancel.signal))).arrays);
+      attention.add((await this.kept(() => arrays("attention", { ...attention.body, layers: [layer] }, signal))).arrays);
       if (attention === this.attention) this.shared.changed(this, "attention");
     } catch (error) { if (error.name !== "AbortError") this.shared.failed(error); }
-    this.asking.delete(layer);
+    attention.asked.delete(layer);
   }
 
   async fetchUnits(layer) {
-    const { units } = this;
+    const { units, body } = this, { signal } = this.cancel;
     if (units.has(layer)) return;
     units.set(layer, null);
     try {
-      units.set(layer, (await this.kept(() => arrays("tokens", { ...this.asked(), layers: [layer] }, this.cancel.signal))).arrays[`units/${layer}`]);
+      units.set(layer, (await this.kept(() => arrays("tokens", { ...body, layers: [layer] }, signal))).arrays[`units/${layer}`]);
       if (units === this.units) this.shared.changed(this, "overlay");
     } catch (error) { units.delete(layer); if (error.name !== "AbortError") this.shared.failed(error); }
   }

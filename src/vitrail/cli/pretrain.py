@@ -1,0 +1,29 @@
+"""`vitrail pretrain`: a masked autoencoder from pictures alone."""
+
+from typing import Annotated
+
+import tyro
+
+from vitrail.train.pretrain_recipe import PretrainRecipe
+
+DEFAULT = PretrainRecipe()
+
+
+def pretrain(
+    data: Annotated[str, tyro.conf.Positional] = "",
+    options: Annotated[PretrainRecipe, tyro.conf.arg(name="")] = DEFAULT,
+) -> int:
+    """Trains a masked autoencoder, without labels; `vitrail train DATA --weights RUN` then continues from it.
+
+    Args:
+        data: A folder of pictures, with class folders or without, a table, tar shards, a torchvision name, or hf:NAME.
+    """
+    import vitrail
+    from vitrail.train.loop import Stopped
+
+    try:
+        vitrail.pretrain(data, options)
+    except Stopped as stopped:
+        print(stopped)
+        return 130
+    return 0

@@ -1,0 +1,71 @@
+"""Features instead of pictures: where the head alone learns and nothing is drawn at random, the model runs once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.models.heads import classifiers
+from vitrail.tasks.classify import Classify
+from vitrail.train.images import Images
+
+
+class Heads(nn.Module):
+    """The layers that give a model's logits, by themselves: the mean of them, as the model does it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.layers = nn.ModuleList(classifiers(model))
+
+    def forward(self, features: Tensor) -> Tensor:  # B k D: what each of the k layers is given
+        logits = [layer(x) for layer, x in zip(self.layers, features.unbind(1), strict=True)]
+        return logits[0] if len(logits) == 1 else torch.stack(logits).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class FromFeatures(Classify):
+    """The same task, of features."""
+
+    @classmethod
+    def of(cls, task: Classify) -> "FromFeatures":
+        return cls(**{field.name: getattr(task, field.name) for field in fields(Classify)})
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        return Heads(model)
+
+
+class FeatureLoader:
+    """Gives rows of a table where the loop asks for pictures. The table is made when the first batch is asked for: by
+    then a run that is resumed has its weights."""
+
+    def __init__(self, images: Images, make: Callable[[], list[Tensor]], device: torch.device):
+        self.pictures = images.loader.pictures
+        self._images, self._make, self._device = images, make, device
+
+    @cached_property
+    def table(self) -> tuple[np.ndarray, Tensor]:
+        """For each picture its row, and the rows [n, k, D]."""
+        features = torch.stack(self._make(), dim=1).to(self._device)
+        rows = np.zeros(len(self.pictures.samples), dtype=np.int64)
+        rows[self._images.numbers] = np.arange(len(features))
+        return rows, features
+
+    def batches(self, groups: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, Tensor]]:
+        rows, features = self.table
+        for numbers in groups:
+            yield numbers, features[torch.from_numpy(rows[numbers]).to(features.device)]
+
+
+def as_images(images: Images, make: Callable[[], list[Tensor]], device: torch.device) -> Images:
+    """The features of `images`, which `make` gives in the order of their numbers, for the loop to learn from."""
+    loader: Any = FeatureLoader(images, make, device)
+    return Images(loader, images.numbers)
+
+
+def as_they_are(features: Tensor, *_: Any, out: Tensor | None = None) -> Tensor:
+    """In the place of an augmenter."""
+    return features
