@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import vitrail
 from tests.train.support import QUIET, SMALL, Command, differences, make_folder, rows, small_options
+from tests.train.test_distributed import together
 from vitrail.data.sources import open_source
 from vitrail.errors import VitrailError
 from vitrail.models import VisionTransformer, create_model
@@ -103,6 +104,19 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(data, base, tmp_path, kind, mo
     assert differences(straight, killed) == []
     one, other = (load_file(run / "adapter.safetensors") for run in (straight, killed))
     assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize(("kind", "more"), [("adapter", []), ("head", ["--augment", "none"])])
+def test_two_processes_give_the_losses_of_one(data, base, tmp_path, kind, more):
+    command = ["train", data, *SMALL, *QUIET, *more, "--weights", base, "--tune", kind, "--epochs", "2"]
+    command += ["--batch-size", "8", "--refit", "off"]
+    for count in (1, 2):
+        together(count, *command, "--out", tmp_path / str(count), log=tmp_path / "log")
+    for a, b in zip(rows(tmp_path / "1"), rows(tmp_path / "2"), strict=True):
+        assert b["train_loss"] == pytest.approx(a["train_loss"], abs=1e-5)
+        assert b["val_loss"] == pytest.approx(a["val_loss"], abs=1e-5)
+    one, two = (load_file(tmp_path / count / "adapter.safetensors") for count in ("1", "2"))
+    assert one.keys() == two.keys() and all((one[n] - two[n]).abs().max() < 1e-4 for n in one)
 
 
 def test_a_head_learns_from_cached_features_as_it_does_from_pictures(data, base, tmp_path, monkeypatch):
