@@ -6,6 +6,8 @@ Swin has such maps by itself, `SwinPyramid`. A plain ViT has one map: `SimplePyr
 ViTDet does (Li et al., 2022), and `models.adapter.ViTAdapter` brings in detail that the patches have lost.
 """
 
+from abc import ABC, abstractmethod
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,14 +22,14 @@ STRIDES = (4, 8, 16, 32)
 Maps = dict[int, Tensor]
 
 
-class Pyramid(nn.Module):
+class Pyramid(nn.Module, ABC):
     """What heads ask of a backbone."""
 
     channels: int  # of every map
     model: nn.Module  # whose weights were there before
 
-    def pyramid(self, x: Tensor) -> Maps:
-        raise NotImplementedError
+    @abstractmethod
+    def pyramid(self, x: Tensor) -> Maps: ...
 
     def forward(self, x: Tensor) -> Maps:
         return self.pyramid(x)

@@ -41,6 +41,11 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
     usual = chosen["batch_size"][0]
     if chosen["lr"][0] is not None:
         chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
+    return settled(recipe, chosen)
+
+
+def settled(recipe: Any, chosen: dict[str, tuple[Any, str]]) -> tuple[Any, dict[str, str]]:
+    """What was asked for stays; what was left open becomes what was chosen, with its reason."""
     values, why = {}, {}
     for name, (value, reason) in chosen.items():
         given = getattr(recipe, name)

@@ -1,11 +1,11 @@
 """What `vitrail pretrain` can be told, and what it decides by the data where nothing was said."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vitrail.data.augment import Policy
-from vitrail.train.plan import by, scaled
+from vitrail.train.plan import by, scaled, settled
 from vitrail.train.recipe import check
 
 BETAS = (0.9, 0.95)  # the paper's: a shorter memory, for the masks change with every step
@@ -90,16 +90,8 @@ def fill_pretraining(
         "flip": (0.5, "usual"),
         "val": (0.0, "the data has its own val/") if own_val else (by(n, ((20_000, 0.1),), 0.02), size),
     }
-    values, why = {}, {"mask_ratio": "the paper's" if recipe.mask_ratio == 0.75 else "as asked"}
-    for name, (value, reason) in chosen.items():
-        if getattr(recipe, name) is None:
-            values[name], why[name] = value, reason
-        else:
-            why[name] = "as asked"
-    full = replace(recipe, **values)
-    if full.warmup is not None and full.epochs is not None and full.warmup > full.epochs / 2:
-        full, why["warmup"] = replace(full, warmup=full.epochs / 2), "half of so short a run"
-    return full, why
+    full, why = settled(recipe, chosen)
+    return full, {"mask_ratio": "the paper's" if recipe.mask_ratio == 0.75 else "as asked", **why}
 
 
 def policy_for(recipe: PretrainRecipe) -> Policy:

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ COMPILE_FROM = 2_000  # steps; fewer do not repay the minute that compiling take
 
 
 @dataclass
-class Work:
+class Work(ABC):
     """Everything is checked and read before the folder is made. `Job` learns from labels, `Pretraining` without."""
 
     data: str
@@ -57,36 +58,36 @@ class Work:
 
     # -- what each kind of run says for itself -----------------------------------------------------------------------
 
-    def show_plan(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def show_plan(self) -> None: ...
 
     def prepare(self) -> dict[str, Any]:
         """Between reading and training; gives the row of epoch 0, if there is one."""
         return {}
 
-    def keep_start(self, first: dict[str, Any]) -> None:
+    def keep_start(self, first: dict[str, Any]) -> None:  # noqa: B027 - most runs have none
         """Weights that the end of the run will want again."""
 
+    @abstractmethod
     def settings(self) -> Settings:
         """Of the loop."""
-        raise NotImplementedError
 
-    def augmenter(self) -> Augmenter:
-        raise NotImplementedError
+    @abstractmethod
+    def augmenter(self) -> Augmenter: ...
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        raise NotImplementedError
+    @abstractmethod
+    def validate(self, model: nn.Module) -> dict[str, float]: ...
 
+    @abstractmethod
     def about(self) -> dict[str, Any]:
         """What the file to ship says of itself, besides recipe, data and figures."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """What the record of the run says besides."""
         return {}
 
-    def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]: ...
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ class Work:
         self.left_out = self.unreadable()
         show_unreadable(self.view, self.left_out)
 
-    def read_more(self, workers: int, cache: str) -> None:
+    def read_more(self, workers: int, cache: str) -> None:  # noqa: B027 - most runs have none
         """Other views of the training images, where a run needs them."""
 
     def unreadable(self) -> dict[str, str]:
