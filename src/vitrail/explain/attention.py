@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import at_rest, cell_size, full_precision, portions, readout, refuse_swin, seeing
 from vitrail.models import capture
-from vitrail.models.attention import Layout, Token
+from vitrail.models.attention import Layout
+from vitrail.models.capture import Token
 
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda a: a.mean(dim=1),

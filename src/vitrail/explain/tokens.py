@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import Grid, at_rest, seeing
 from vitrail.models import MaskedAutoencoder, SwinTransformer
-from vitrail.models.attention import Layout, Token, find_patch
+from vitrail.models.attention import Layout
+from vitrail.models.capture import Token, find_patch
 from vitrail.models.catalog import IMAGENET
 from vitrail.models.checks import check_layers
 

@@ -1,6 +1,6 @@
 """Architectures: modules from tensors to tensors. This room imports no other."""
 
-from vitrail.models.attention import capture
+from vitrail.models.capture import capture
 from vitrail.models.catalog import Entry, Preprocessing, Settings, build, catalog, create_model, list_models, resolve
 from vitrail.models.cnn import CNNSettings, ConvNet
 from vitrail.models.mae import MAESettings, MaskedAutoencoder

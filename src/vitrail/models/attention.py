@@ -1,25 +1,18 @@
-"""Self-attention, global and in windows: the one place that chooses a kernel, or hands out an attention map.
+"""Self-attention, global and in windows: the one place that chooses a kernel.
 
-The fused kernel never forms softmax(QKᵀ/√d). Whoever asks through `capture` gets it recomputed from the very q and k
-of the forward that is running; layers that nobody asked about keep their kernel, and no output changes.
+A fused kernel never forms softmax(QKᵀ/√d). Whoever wants it leaves a probe (`models.capture`), which is handed the very
+q and k of the forward that is running; layers without one do nothing for it, and no output changes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from inspect import signature
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
-from vitrail.models.checks import check_layers
-
 Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
-Reduce = str | Callable[..., Any] | None  # "cls_row", "mean_heads", or a function of a map
-Token = tuple[int, int] | int | str | None  # a patch, by place or number, or the name of a token in front
 
 
 class Layout(NamedTuple):
@@ -61,7 +54,7 @@ class Attention(nn.Module):
         self.k_norm = nn.LayerNorm(width // heads, eps=norm_eps) if qk_norm else None
         self.logit_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0))) if cosine else None
         self.proj = nn.Linear(width, width)
-        self.probes: tuple[Probe, ...] = ()  # set by `capture`
+        self.probes: tuple[Callable[..., None], ...] = ()  # set by `capture`
 
     def forward(
         self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
@@ -116,302 +109,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, d
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale).reshape(b, h, n, d)
 
 
-def attention_map(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale·QKᵀ + bias) in fp32, [B, H, N, N], made in place: no second matrix of this size exists."""
-    with torch.autocast(q.device.type, enabled=False):  # it would multiply in half precision
-        scores = (q.float() * scale) @ k.float().transpose(-2, -1)
-    if bias is not None:
-        scores.unflatten(0, (-1, bias.shape[0])).add_(bias.to(q.dtype))  # as rounded as the kernel gets it
-    scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
-    return scores.div_(scores.sum(dim=-1, keepdim=True))
-
-
-def attention_row(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """The same for a single query, [B, H, 1, d]: [B, H, N]. Of half precision a product and a sum, since a matrix
-    product in fp32 would first need a copy of all keys."""
-    if k.dtype == torch.float32:
-        with torch.autocast(q.device.type, enabled=False):
-            scores = ((q * scale) @ k.transpose(-2, -1)).squeeze(-2)
-    else:
-        scores = (k * (q.float() * scale)).sum(dim=-1, dtype=torch.float32)
-    if bias is not None:
-        scores = (scores.unflatten(0, (-1, bias.shape[0])) + bias.squeeze(-2).to(q.dtype)).flatten(0, 1)
-    return scores.softmax(dim=-1)
-
-
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns each pair (x_i, x_{i+d/2}) of the patch tokens by its angle; tokens in front of them stay as they are."""
     prefix, patches = x[..., : x.shape[-2] - cos.shape[-2], :], x[..., x.shape[-2] - cos.shape[-2] :, :]
     left, right = patches.chunk(2, dim=-1)
     turned = patches * cos + torch.cat([-right, left], dim=-1) * sin
     return torch.cat([prefix, turned.to(x.dtype)], dim=-2)
-
-
-class Layers(dict[int, Any]):
-    """One value per layer. Layers count from 0, and from the end as -1, -2, …, as in the call of `capture`."""
-
-    def __init__(self, depth: int, missing: str):
-        super().__init__()
-        self.depth, self.missing = depth, missing
-
-    def __missing__(self, layer: int) -> Any:
-        if layer < 0 and layer + self.depth in self:
-            return self[layer + self.depth]
-        raise VitrailError(self.missing.format(layer=layer, there=sorted(self)))
-
-
-class AttentionMaps(Layers):
-    """The maps that a `capture` has seen: `maps[layer]` is [B, H, N, N], in Swin [B, windows, H, n, n], in fp32."""
-
-    def __init__(self, depth: int, reduce: Reduce = None):
-        super().__init__(depth, "Layer {layer} was not captured; there are {there}.")
-        self.reduce = reduce
-        self.layouts = Layers(
-            depth, "Layer {layer} was not captured, or ran outside of its model, so where its tokens lie is not known."
-        )
-        self.gradients = Layers(
-            depth, "No gradient has reached layer {layer}: capture with gradients=True, then call backward()."
-        )
-
-    @property
-    def prefix(self) -> int:
-        """How many tokens stand in front of the patches."""
-        return max((len(layout.prefix) for layout in self.layouts.values()), default=0)
-
-    def grid(self, layer: int) -> tuple[int, int]:
-        """h, w of the layer's patches; in Swin, of its stage."""
-        return self.layouts[layer].grid
-
-    def row(self, layer: int, token: Token = None) -> Tensor:
-        """What one token attends to, on the image's grid of patches: [B, H, h, w].
-
-        `token` is a patch, as (row, column) of this layer's grid or counted row by row, or one of those in front by
-        name: "class" (the default), "distillation", "register 0". Patches that it can't see get 0: those of other
-        windows in Swin, hidden ones in MAE. What it gives to the tokens in front and to padding is left out.
-        """
-        attention, layout = self[layer], self.layouts[layer]
-        if callable(self.reduce):
-            raise VitrailError("There are no rows in what a function made of the maps; capture without reduce.")
-        patch = find_patch(layout, token)
-        if self.reduce == "cls_row" and patch != find_patch(layout, "class"):
-            raise VitrailError(
-                'reduce="cls_row" keeps the row of the class token alone; capture without it for others.'
-            )
-        if self.reduce == "mean_heads":
-            attention = attention.unsqueeze(-3)  # the mean counts as one head
-        front, places = len(layout.prefix), layout.places
-        if places is not None:
-            places = places.to(attention.device)
-        if layout.windows is not None:
-            window, at = (places == patch).nonzero()[0].tolist()
-            row, places = attention[:, window, :, at], places[window]
-        elif self.reduce == "cls_row":
-            row = attention
-        elif patch < 0 or places is None:
-            row = attention[:, :, patch + front]
-        else:
-            here = places == patch  # B n
-            if hidden := (~here.any(dim=1)).nonzero().flatten().tolist():
-                place = divmod(patch, layout.grid[1])
-                raise VitrailError(
-                    f"Patch {place} is hidden from the encoder in image {hidden[0]}; choose a visible one."
-                )
-            row = attention[torch.arange(len(here), device=here.device), :, front + here.long().argmax(dim=1)]
-        row = row[..., front:]  # B H n
-        if places is not None:
-            h, w = layout.grid
-            # Padding, -1, goes to one place too many, which is then cut off.
-            index = (places % (h * w + 1)).view(-1, 1, places.shape[-1]).expand_as(row)
-            row = row.new_zeros(*row.shape[:2], h * w + 1).scatter(-1, index, row)[..., :-1]
-        return row.unflatten(-1, layout.grid)
-
-
-def find_patch(layout: Layout, token: Token) -> int:
-    """The number of a patch, counted row by row; negative for the tokens in front, the last of which is -1."""
-    h, w = layout.grid
-    if token is None or isinstance(token, str):
-        if (name := token or "class") in layout.prefix:
-            return layout.prefix.index(name) - len(layout.prefix)
-        choice = " or ".join([*layout.prefix, "a patch as (row, column)"])
-        raise VitrailError(f"This layer has no {name} token; choose {choice}.")
-    row, column = token if isinstance(token, tuple | list) else divmod(token, w)
-    if not (0 <= row < h and 0 <= column < w):
-        raise VitrailError(f"There is no patch {token} on a grid of {h}×{w}; both count from 0.")
-    return row * w + column
-
-
-class Probe:
-    """What one `capture` does in one layer, each time that a forward passes there."""
-
-    def __init__(
-        self,
-        maps: AttentionMaps,
-        layer: int,
-        heads: list[int] | None,
-        to: torch.device | None,
-        gradients: bool,
-    ):
-        self.maps, self.layer, self.heads, self.to, self.gradients = maps, layer, heads, to, gradients
-        self.reduce = maps.reduce
-        self.wants_layout = wants_layout(maps.reduce)
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        scale: float,
-        dropout: float,
-        output: Tensor,
-        layout: Layout | None,
-    ) -> None:
-        """q, k, v and the kernel's output are [B, H, N, d]."""
-        self.check(dropout, layout)
-        if layout is not None:
-            layout = layout._replace(places=layout.places()) if callable(layout.places) else layout
-            self.maps.layouts[self.layer] = layout
-        windows, prompts = (None, 0) if layout is None else (layout.windows, layout.prompts)
-        with torch.no_grad():  # nothing of it may enter the graph: checkpointing would miss it in its second run
-            q, k, v = (t if self.heads is None else t[:, self.heads] for t in (q.detach(), k.detach(), v.detach()))
-            if bias is not None:
-                bias = bias.detach() if self.heads is None else bias.detach()[:, self.heads]
-                bias = bias[:, :, prompts:]
-            q, v = q[:, :, prompts:], v[:, :, prompts:]  # others give some of their attention to prompts: rows miss it
-
-            def attention() -> Tensor:
-                if self.reduce == "cls_row":
-                    row = attention_row(q[:, :, :1], k, None if bias is None else bias[:, :, :1], scale)
-                    return row[..., prompts:]
-                product = lambda q, k, bias: attention_map(q, k, bias, scale)[..., prompts:]  # noqa: E731
-                return self.form(product, q, k, bias, windows)
-
-            if not (callable(self.reduce) and self.gradients):
-                self.maps[self.layer] = self.keep(layout, attention())
-        if not self.gradients:
-            return
-
-        @torch.no_grad()
-        def receive(flow: Tensor) -> None:
-            # The kernel's output is O = A·V, so dA = dO·Vᵀ: the fused kernel need not be taken apart for it.
-            flow = (flow if self.heads is None else flow[:, self.heads])[:, :, prompts:]
-            gradient = self.form(outer_product, flow, v, None, windows)
-            if callable(self.reduce):
-                self.maps[self.layer] = self.keep(layout, attention(), gradient)
-            else:
-                self.maps.gradients[self.layer] = self.keep(layout, gradient)
-
-        if not output.requires_grad:  # all parameters so far are frozen: the graph starts here
-            output.requires_grad_()
-        output.register_hook(receive)
-
-    def check(self, dropout: float, layout: Layout | None) -> None:
-        if self.reduce == "cls_row" and (layout is None or "class" not in layout.prefix):
-            raise VitrailError(
-                'This model has no class token for reduce="cls_row"; use "mean_heads", a function of the maps such as'
-                " lambda a: a.mean(-2), or maps.row(layer, (row, column)) of whole maps."
-            )
-        if self.gradients and not torch.is_grad_enabled():
-            raise VitrailError("gradients=True needs a graph; run the model outside of no_grad and inference_mode.")
-        if self.gradients and torch.compiler.is_compiling():
-            raise VitrailError(
-                "gradients=True rests on hooks, which a graph compiled whole can't hold; leave out fullgraph=True."
-            )
-        if self.gradients and dropout:
-            raise VitrailError("Attention dropout makes the gradient of a map random; call model.eval() first.")
-
-    def form(self, product: Callable, left: Tensor, right: Tensor, bias: Tensor | None, windows: int | None) -> Tensor:
-        """product(left, right, bias) is [B, H, N, N]; this makes no more of it than `reduce` wants."""
-        if self.reduce == "cls_row":
-            matrix = product(left[:, :, :1], right, None if bias is None else bias[:, :, :1])[:, :, 0]
-        elif self.reduce == "mean_heads":
-
-            def one(h: int) -> Tensor:
-                head = slice(h, h + 1)
-                return product(left[:, head], right[:, head], None if bias is None else bias[:, head])[:, 0]
-
-            matrix = one(0)
-            for h in range(1, left.shape[1]):
-                matrix.add_(one(h))
-            matrix.div_(left.shape[1])
-        else:
-            matrix = product(left, right, bias)
-        return matrix if windows is None else matrix.unflatten(0, (-1, windows))
-
-    def keep(self, layout: Layout | None, *matrices: Tensor) -> Any:
-        if callable(self.reduce):
-            value = self.reduce(*matrices, layout=layout) if self.wants_layout else self.reduce(*matrices)
-        else:
-            value = matrices[0]
-        return value.to(self.to) if self.to is not None and isinstance(value, Tensor) else value
-
-
-def wants_layout(reduce: Reduce) -> bool:
-    """Does this function of a map have a parameter of that name?"""
-    try:
-        return callable(reduce) and "layout" in signature(reduce).parameters
-    except ValueError:  # some that are written in C do not say
-        return False
-
-
-def outer_product(left: Tensor, right: Tensor, _: None) -> Tensor:
-    """left·rightᵀ in fp32: [B, H, N, d] twice -> [B, H, N, N]."""
-    with torch.autocast(left.device.type, enabled=False):
-        return left.float() @ right.float().transpose(-2, -1)
-
-
-@contextmanager
-def capture(
-    model: nn.Module,
-    layers: Iterable[int] | None = None,
-    heads: Iterable[int] | None = None,
-    reduce: Reduce = None,
-    to: torch.device | str | None = None,
-    gradients: bool = False,
-) -> Iterator[AttentionMaps]:
-    """Collects the true attention of the chosen layers and heads (all by default) during the forwards inside.
-
-    >>> with vitrail.capture(model, layers=[0, 11]) as maps:
-    ...     model(images)
-    >>> maps[11][0].mean(0)  # [N, N], the last layer of the first image, averaged over its heads
-    >>> maps.row(11, (3, 5))  # [B, H, h, w], what the patch in row 3, column 5 attends to
-
-    A map is B×H×N×N, so at large sizes keep less: `reduce="cls_row"` makes the row of the class token alone [B, H, N],
-    "mean_heads" goes head by head [B, N, N], and a function gets each map, its own to change, and only its answer is
-    kept; if it has a parameter `layout`, it is told there how the layer's tokens lie. `to="cpu"` moves what is kept
-    there as it is made. A second forward replaces what the first has left. Layers count from 0, in MAE on from the
-    encoder to the decoder; negative numbers count from the end.
-
-    Rows sum to 1, but for a model tuned with prompts: maps are those of its own tokens, to and from which prompts are
-    left out, so a row misses what it gives to them, and sums to less.
-
-    `gradients=True` also keeps, once backward() has run, d(output)/d(attention) in `maps.gradients`; a function then
-    gets both, (map, gradient), while backward() runs, and so never more than one layer of either exists.
-
-    A compiled model is compiled once more for each choice of layers and reduction, and then captured at that speed.
-    """
-    modules = [m for m in model.modules() if isinstance(m, Attention)]
-    if not modules:
-        raise VitrailError(f"{type(model).__name__} has no attention layer of Vitrail's to look into.")
-    if not (reduce in (None, "cls_row", "mean_heads") or callable(reduce)):
-        raise VitrailError(f'reduce={reduce!r} is not known; use "cls_row", "mean_heads" or a function of the map.')
-    chosen = check_layers(range(len(modules)) if layers is None else layers, len(modules))
-    picked = None if heads is None else list(heads)
-    try:
-        device = None if to is None else torch.device(to)
-    except RuntimeError:
-        raise VitrailError(f'to={to!r} is not a device; use "cpu", or "cuda" where there is one.') from None
-    maps = AttentionMaps(len(modules), reduce)
-    probes = {}
-    for i in chosen:
-        count = modules[i].heads
-        if wrong := [h for h in picked or () if not -count <= h < count]:
-            raise VitrailError(f"Layer {i} has heads 0 to {count - 1}; there is no head {wrong[0]}.")
-        probes[i] = Probe(maps, i, picked, device, gradients)
-    for i, probe in probes.items():
-        modules[i].probes += (probe,)
-    try:
-        yield maps
-    finally:
-        for i, probe in probes.items():
-            modules[i].probes = tuple(p for p in modules[i].probes if p is not probe)
