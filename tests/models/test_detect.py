@@ -1,18 +1,19 @@
 """Detection heads on every pyramid: any size, boxes in the image's own pixels, nothing normalised twice."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
 from vitrail import VitrailError, create_model
+from vitrail.models.dense import DETECT_HEADS
 from vitrail.models.detect import (
-    HEADS,
     LEVELS,
     Anchors,
     Detector,
     DetectorSettings,
     Frame,
     paste,
-    to_dict,
     viewing_size,
 )
 from vitrail.models.pyramid import STRIDES
@@ -44,7 +45,7 @@ def targets(*sizes: tuple[int, int]) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("kind", ["adapter", "simple", "own"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", DETECT_HEADS)
 def test_every_head_learns_from_and_predicts_on_every_backbone(head, kind):
     detector, sizes = build(head, kind), [(64, 96), (70, 50), (33, 64)]
     images = [torch.randn(3, *size) for size in sizes]
@@ -120,7 +121,7 @@ def test_anchors_stand_in_the_middle_of_their_cells_in_full_precision():
     assert sides[1] / sides[0] == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", DETECT_HEADS)
 def test_coarser_maps_than_the_pyramid_has_are_halves_of_the_last(head):
     detector = build(head)
     with torch.no_grad():
@@ -140,7 +141,7 @@ def test_a_small_first_image_does_not_spoil_the_next():
     assert one.net.roi_heads.box_roi_pool.scales == [1 / stride for stride in STRIDES]
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", DETECT_HEADS)
 def test_under_bfloat16_losses_and_boxes_are_float32_and_near(head):
     detector, images = build(head), [torch.randn(3, 64, 96), torch.randn(3, 64, 64)]
     wanted = targets((64, 96), (64, 64))
@@ -159,7 +160,7 @@ def test_under_bfloat16_losses_and_boxes_are_float32_and_near(head):
 @pytest.mark.parametrize("kind", ["adapter", "own"])
 def test_settings_rebuild_the_detector(kind):
     detector = build("mask_rcnn", kind).eval()
-    again = Detector.from_settings(DetectorSettings(**to_dict(detector.settings))).eval()
+    again = Detector.from_settings(DetectorSettings(**asdict(detector.settings))).eval()
     assert again.settings == detector.settings
     again.load_state_dict(detector.state_dict())
     image = torch.randn(3, 64, 80)

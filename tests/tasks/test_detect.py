@@ -15,7 +15,8 @@ from vitrail import VitrailError, create_model
 from vitrail.data.box_augment import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.boxes import open_boxes
 from vitrail.data.outlines import to_runs
-from vitrail.models.detect import HEADS, Detector
+from vitrail.models.dense import DETECT_HEADS
+from vitrail.models.detect import Detector
 from vitrail.tasks.detect import Detect, find
 from vitrail.tasks.detect_metrics import Objects, Score, matched, overlaps, picture_f1, there
 from vitrail.tasks.detect_pictures import Answer, beside, coco_results, colour, draw, write_coco
@@ -149,7 +150,7 @@ def test_overlaps_and_matches_by_hand():
 # -- learning -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", DETECT_HEADS)
 def test_every_head_learns_four_pictures_by_heart(head, tmp_path):
     side = 64
     samples = shapes(tmp_path, side=side)

@@ -13,11 +13,12 @@ from torch import nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.cnn import PREFIX, CNNSettings, ConvNet, architectures
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.mae import MAESettings, MaskedAutoencoder
 from vitrail.models.swin import SwinSettings, SwinTransformer
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
-Settings = ViTSettings | SwinSettings | MAESettings | CNNSettings
+Settings = ViTSettings | SwinSettings | MAESettings | CNNSettings | SegmenterSettings | DetectorSettings
 
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
@@ -60,6 +61,14 @@ def build(settings: Settings) -> nn.Module:
         return MaskedAutoencoder(settings)
     if isinstance(settings, CNNSettings):
         return ConvNet(settings)
+    if isinstance(settings, SegmenterSettings):
+        from vitrail.models.segment import Segmenter
+
+        return Segmenter.build(settings)
+    if isinstance(settings, DetectorSettings):  # it needs torchvision's detection, and this file
+        from vitrail.models.detect import Detector
+
+        return Detector.from_settings(settings)
     return SwinTransformer(settings) if isinstance(settings, SwinSettings) else VisionTransformer(settings)
 
 

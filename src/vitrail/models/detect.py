@@ -11,7 +11,7 @@ that torchvision puts first stays inside. Boxes are x0, y0, x1, y1.
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,65 +29,18 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
-from vitrail.errors import VitrailError, nearest
+from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing, build
-from vitrail.models.checks import check_settings
+from vitrail.models.dense import DetectorSettings
 from vitrail.models.position import Grid
 from vitrail.models.pyramid import STRIDES, Pyramid, make_pyramid
 from vitrail.models.swin import SwinSettings
 from vitrail.models.vit import ViTSettings
 
-HEADS = ("faster_rcnn", "mask_rcnn", "retinanet")
 LEVELS = {"faster_rcnn": (4, 8, 16, 32, 64), "mask_rcnn": (4, 8, 16, 32, 64), "retinanet": (8, 16, 32, 64, 128)}
 MASK_SIDE = 28  # cells of a mask inside its box
 
 Found = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class DetectorSettings:
-    """What rebuilds a `Detector`, down to the rules that turn its maps into boxes."""
-
-    backbone: ViTSettings | SwinSettings
-    num_classes: int
-    head: str = "faster_rcnn"  # faster_rcnn | mask_rcnn | retinanet
-    pyramid: str = "auto"  # adapter | simple for a ViT, own for a Swin
-    pyramid_channels: int = 256
-    hidden: int = 1024  # width of the box head
-    # How a picture is sized to be looked at: the short side as asked, unless the long one would grow beyond its own.
-    short_side: int = 480
-    long_side: int = 800
-    anchor: float | None = None  # side of the smallest anchor of a level, in its strides; None: 8, RetinaNet 4
-    proposals: int = 1000  # regions that go on from the first stage
-    regions: int = 512  # of those, the ones of each image that the second stage learns from
-    score_threshold: float = 0.05
-    overlap: float = 0.5  # IoU above which the weaker of two boxes of one class is dropped
-    detections: int = 100  # most boxes of an image
-
-    def __post_init__(self) -> None:
-        if isinstance(self.backbone, dict):  # as JSON has it
-            kind = SwinSettings if "depths" in self.backbone else ViTSettings
-            object.__setattr__(self, "backbone", kind(**self.backbone))
-        if self.head not in HEADS:
-            raise VitrailError(
-                f"{self.head!r} is no detection head: use {', '.join(HEADS)}.{nearest(self.head, HEADS)}"
-            )
-        counts = dict.fromkeys(("num_classes", "pyramid_channels", "hidden", "proposals", "regions", "detections"), 1)
-        counts |= {"short_side": 32, "long_side": self.short_side}
-        check_settings(self, {}, counts, rates=["score_threshold", "overlap"])
-
-    @property
-    def channels(self) -> int:
-        return self.backbone.channels
-
-    @property
-    def image_size(self) -> Grid:
-        return self.short_side, self.long_side
-
-    @property
-    def background(self) -> int:
-        """How many classes torchvision counts before ours."""
-        return 0 if self.head == "retinanet" else 1
 
 
 class Detector(nn.Module):
@@ -117,7 +70,7 @@ class Detector(nn.Module):
     @property
     def backbone(self) -> nn.Module:
         """The ViT or Swin inside."""
-        return self.net.get_submodule("backbone.pyramid.model")
+        return self.get_submodule(self.settings.inside.rstrip("."))
 
     def forward(
         self, images: Sequence[Tensor] | Tensor, targets: Sequence[dict[str, Tensor]] | None = None
@@ -313,8 +266,3 @@ def paste(found: Found, size: Grid, threshold: float = 0.5) -> Iterator[Tensor]:
     than a gigabyte."""
     for mask, box in zip(found["masks"], found["boxes"], strict=True):
         yield paste_masks_in_image(mask[None, None], box[None], size)[0, 0] >= threshold
-
-
-def to_dict(settings: DetectorSettings) -> dict[str, Any]:
-    """Plain values, for a header; `DetectorSettings(**values)` reads them back."""
-    return asdict(settings)

@@ -9,7 +9,7 @@ whole factors and then cut, so that the pixels of all strides lie on top of each
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models.checks import check_settings
+from vitrail.models.dense import SegmenterSettings
 from vitrail.models.heads import Head
 from vitrail.models.layers import init_weights
 from vitrail.models.position import Grid
@@ -25,40 +25,8 @@ from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, make_pyramid
 from vitrail.models.swin import SwinSettings, SwinTransformer
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
-HEADS = ("upernet", "fcn", "linear")
-NORMS = ("group", "channel")
 POOLS = (1, 2, 3, 6)  # cells a side that the coarsest map is pooled to, as in PSPNet
 FINEST = STRIDES[0]
-
-
-@dataclass(frozen=True)
-class SegmenterSettings:
-    """All that rebuilds a `Segmenter`; the backbone's classifier is left out."""
-
-    backbone: ViTSettings | SwinSettings
-    num_classes: int
-    head: str = "upernet"  # upernet | fcn | linear
-    pyramid: str = "auto"  # adapter | simple, of a ViT; own, of a Swin; auto: adapter, or own
-    width: int = 256  # of the pyramid's maps and of the head
-    norm: str = "group"  # group | channel: both over one image, so that batches may be small
-    dropout: float = 0.1  # of whole channels, before the classifier
-
-    def __post_init__(self) -> None:
-        if isinstance(self.backbone, dict):  # as JSON has it
-            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in self.backbone.items()}
-            kind: Any = SwinSettings if "depths" in values else ViTSettings
-            object.__setattr__(self, "backbone", kind(**values))
-        counts = {"num_classes": 1, "width": 1}
-        check_settings(self, {"head": HEADS, "norm": NORMS}, counts, rates=["dropout"])
-
-    @property
-    def image_size(self) -> Grid:
-        return self.backbone.image_size
-
-    @property
-    def channels(self) -> int:
-        """Of the images."""
-        return self.backbone.channels
 
 
 class Segmenter(nn.Module):
@@ -116,8 +84,7 @@ class Segmenter(nn.Module):
     def idle(self) -> list[str]:
         """The parameters that no logit depends on; they would keep several processes waiting for their gradients."""
         unused = ["norm_pool.", "pool_attention."] + (["norm."] if self.settings.head != "linear" else [])
-        prefix = "body." if self.settings.head == "linear" else "body.model."
-        starts = tuple(prefix + name for name in unused)
+        starts = tuple(self.settings.inside + name for name in unused)
         return [name for name, _ in self.named_parameters() if name.startswith(starts)]
 
     def forward(self, x: Tensor) -> Tensor:

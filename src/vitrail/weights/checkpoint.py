@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, Settings, resolve
 from vitrail.models.catalog import change
 from vitrail.models.checks import pair
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid
 from vitrail.weights import google, hf, hf_config, timm, torchvision
 from vitrail.weights.files import RawFile, read_source
@@ -33,6 +34,7 @@ OURS = [
 LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
 HEADER = "vitrail"  # the key of our JSON in a safetensors header
 ADAPTER = "vitrail_adapter"  # the same in a file that holds an adapter alone
+DENSE = (SegmenterSettings, DetectorSettings)  # a backbone and what stands on it
 # A block with something more in it computes something else; without a head of some other task the rest is still right.
 INSIDE = re.compile(r"(blocks|layers?|features)\.\d+\.|encoder_?(block|layer)_\d+")
 
@@ -86,6 +88,20 @@ def understand(
             checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {entry.name} was not followed."
         return checkpoint
     return _from_names(raw, model, facts or {}, supposed)
+
+
+def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
+    """The ViT or Swin inside a segmenter or a detector, without classes; of any other checkpoint the same."""
+    settings = checkpoint.settings
+    if not isinstance(settings, DENSE):
+        return checkpoint
+    prefix = settings.inside
+    state = {name.removeprefix(prefix): each for name, each in checkpoint.state.items() if name.startswith(prefix)}
+    pre = replace(checkpoint.preprocessing, size=settings.backbone.image_size)
+    stated = set(settings.backbone.__dataclass_fields__)
+    return replace(
+        checkpoint, state=state, settings=settings.backbone, stated=stated, preprocessing=pre, labels=None, about={}
+    )
 
 
 @contextmanager

@@ -10,12 +10,17 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid, SinCosPosition, resize_grid
 from vitrail.models.swin import resize_bias_table, stage_window
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.rules import State
 
 WAVES = ("sincos", "sincos1d")
+KINDS: dict[type, str] = {
+    SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT",
+    CNNSettings: "a convolutional network", SegmenterSettings: "a segmenter", DetectorSettings: "a detector",
+}  # fmt: skip
 
 
 @dataclass
@@ -37,6 +42,10 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
     fitted = Fitted(dict(checkpoint.state), str(checkpoint.path))
     if isinstance(source, MAESettings) and isinstance(target, MAESettings):
         return _fit_mae(fitted, source, target)
+    if isinstance(target, SegmenterSettings | DetectorSettings):
+        if type(source) is not type(target):
+            raise VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
+        return fitted  # made for one size of image and one set of classes; `check` compares the shapes
     if isinstance(source, MAESettings) and isinstance(target, ViTSettings):
         fitted.state = _inner(fitted.state, "encoder.")
         source = source.encoder
@@ -47,9 +56,7 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
     elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
         _fit_vit(fitted, source, target)
     elif not (isinstance(target, CNNSettings) and isinstance(source, CNNSettings)):
-        kinds = {SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT",
-                 CNNSettings: "a convolutional network"}  # fmt: skip
-        raise VitrailError(f"{fitted.path} holds {kinds[type(source)]}, which can't fill {kinds[type(target)]}.")
+        raise VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
     _fit_head(fitted, source, target, head)
     return fitted
 

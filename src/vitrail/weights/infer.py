@@ -7,6 +7,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 from vitrail.models.resnet import stem_stride
@@ -19,6 +20,8 @@ CLASSES: dict[str, type[Settings]] = {
     "swin": SwinSettings,
     "swinv2": SwinSettings,
     "cnn": CNNSettings,
+    "segmenter": SegmenterSettings,
+    "detector": DetectorSettings,
 }
 
 

@@ -13,7 +13,7 @@ from vitrail.models import CNNSettings, Settings, SwinSettings, SwinTransformer,
 from vitrail.models.catalog import change
 from vitrail.models.layers import MLP
 from vitrail.models.position import Position
-from vitrail.weights.checkpoint import Checkpoint, settings_of, understand, unwrapped
+from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of, settings_of, understand, unwrapped
 from vitrail.weights.files import read_source
 from vitrail.weights.fit import Fitted, fit
 from vitrail.weights.rules import State, group_names
@@ -43,6 +43,10 @@ def load_weights(model: nn.Module, source: str | Path, head: str = "auto") -> Lo
     model = unwrapped(model)
     settings = settings_of(model)
     checkpoint = understand(read_source(source), supposed=[settings.image_size])
+    notes = []
+    if isinstance(checkpoint.settings, DENSE) and not isinstance(settings, DENSE):
+        checkpoint = backbone_of(checkpoint)
+        notes = ["the backbone of a dense model was taken, its head left"]
     rules = _rules(checkpoint, settings)
     target = replace(settings, **rules)
     fitted = fit(checkpoint, target, _checked(head))
@@ -53,7 +57,7 @@ def load_weights(model: nn.Module, source: str | Path, head: str = "auto") -> Lo
     model.preprocessing = checkpoint.preprocessing.suited(target)  # type: ignore[assignment]
     if checkpoint.unknown:
         fitted.notes.append(f"left out, unknown here: {group_names(checkpoint.unknown)}")
-    return LoadReport(checkpoint.dialect, len(fitted.state), fitted.notes)
+    return LoadReport(checkpoint.dialect, len(fitted.state), notes + fitted.notes)
 
 
 def model_from(checkpoint: Checkpoint, head: str = "auto", **changes: Any) -> nn.Module:
@@ -159,6 +163,8 @@ def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shap
 
 
 def _describe(settings: Settings) -> str:
+    if isinstance(settings, DENSE):
+        return f"{settings.head} on {_describe(settings.backbone)}; {settings.num_classes} classes"
     if isinstance(settings, CNNSettings):
         return f"tv:{settings.arch}, {settings.stem} stem, {settings.num_classes} classes"
     depth = settings.depths if isinstance(settings, SwinSettings) else settings.depth

@@ -1,0 +1,110 @@
+"""What rebuilds a segmenter or a detector: the settings of its backbone, and of what stands on it.
+
+They are apart from the networks, `segment.py` and `detect.py`, so that reading a header builds and imports neither.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.errors import VitrailError, nearest
+from vitrail.models.checks import check_settings
+from vitrail.models.position import Grid
+from vitrail.models.swin import SwinSettings
+from vitrail.models.vit import ViTSettings
+
+SEGMENT_HEADS = ("upernet", "fcn", "linear")
+DETECT_HEADS = ("faster_rcnn", "mask_rcnn", "retinanet")
+NORMS = ("group", "channel")
+
+
+@dataclass(frozen=True)
+class SegmenterSettings:
+    """All that rebuilds a `Segmenter`; the backbone's classifier is left out."""
+
+    backbone: ViTSettings | SwinSettings
+    num_classes: int
+    head: str = "upernet"  # upernet | fcn | linear
+    pyramid: str = "auto"  # adapter | simple, of a ViT; own, of a Swin; auto: adapter, or own
+    width: int = 256  # of the pyramid's maps and of the head
+    norm: str = "group"  # group | channel: both over one image, so that batches may be small
+    dropout: float = 0.1  # of whole channels, before the classifier
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "backbone", _backbone(self.backbone))
+        counts = {"num_classes": 1, "width": 1}
+        check_settings(self, {"head": SEGMENT_HEADS, "norm": NORMS}, counts, rates=["dropout"])
+
+    @property
+    def inside(self) -> str:
+        """What the names of the backbone's weights begin with."""
+        return "body." if self.head == "linear" else "body.model."
+
+    @property
+    def image_size(self) -> Grid:
+        return self.backbone.image_size
+
+    @property
+    def channels(self) -> int:
+        """Of the images."""
+        return self.backbone.channels
+
+
+@dataclass(frozen=True)
+class DetectorSettings:
+    """What rebuilds a `Detector`, down to the rules that turn its maps into boxes."""
+
+    backbone: ViTSettings | SwinSettings
+    num_classes: int
+    head: str = "faster_rcnn"  # faster_rcnn | mask_rcnn | retinanet
+    pyramid: str = "auto"  # adapter | simple for a ViT, own for a Swin
+    pyramid_channels: int = 256
+    hidden: int = 1024  # width of the box head
+    # How a picture is sized to be looked at: the short side as asked, unless the long one would grow beyond its own.
+    short_side: int = 480
+    long_side: int = 800
+    anchor: float | None = None  # side of the smallest anchor of a level, in its strides; None: 8, RetinaNet 4
+    proposals: int = 1000  # regions that go on from the first stage
+    regions: int = 512  # of those, the ones of each image that the second stage learns from
+    score_threshold: float = 0.05
+    overlap: float = 0.5  # IoU above which the weaker of two boxes of one class is dropped
+    detections: int = 100  # most boxes of an image
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "backbone", _backbone(self.backbone))
+        if self.head not in DETECT_HEADS:
+            raise VitrailError(
+                f"{self.head!r} is no detection head: use {', '.join(DETECT_HEADS)}.{nearest(self.head, DETECT_HEADS)}"
+            )
+        counts = dict.fromkeys(("num_classes", "pyramid_channels", "hidden", "proposals", "regions", "detections"), 1)
+        counts |= {"short_side": 32, "long_side": self.short_side}
+        check_settings(self, {}, counts, rates=["score_threshold", "overlap"])
+
+    @property
+    def inside(self) -> str:
+        """What the names of the backbone's weights begin with."""
+        return "net.backbone.pyramid.model."
+
+    @property
+    def channels(self) -> int:
+        return self.backbone.channels
+
+    @property
+    def image_size(self) -> Grid:
+        return self.short_side, self.long_side
+
+    @property
+    def background(self) -> int:
+        """How many classes torchvision counts before ours."""
+        return 0 if self.head == "retinanet" else 1
+
+
+def _backbone(values: Any) -> Any:
+    """Settings, of which a header keeps plain JSON: lists where ours have tuples."""
+    if not isinstance(values, dict):
+        return values
+    plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    kind: Any = SwinSettings if "depths" in plain else ViTSettings
+    if unknown := sorted(set(plain) - set(kind.__dataclass_fields__)):
+        names = ", ".join(unknown)
+        raise VitrailError(f"The backbone's settings have {names}, unknown to this version; upgrade vitrail.")
+    return kind(**plain)
