@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,6 +11,7 @@ import vitrail
 from tests.odd_files import photograph
 from tests.train.support import Narrow, make_folder, make_images, make_trainer, rows, small_options
 from vitrail import VitrailError
+from vitrail.data.crop import Canvas
 from vitrail.models import create_model
 from vitrail.tasks.classify import Classify
 from vitrail.train import loop
@@ -100,12 +102,29 @@ def test_no_memory_for_a_single_image_is_one_sentence():
 @pytest.mark.parametrize(("count", "batch", "steps", "used"), [(5, 8, 1, 5), (32, 32, 1, 32), (33, 8, 4, 8)])
 def test_an_epoch_has_as_many_steps_as_whole_batches_and_at_least_one(count, batch, steps, used):
     trainer = make_trainer(images=make_images(count), batch_size=batch)
-    seen = []
-    step = trainer._step
-    trainer._step = lambda images, numbers, keys: (seen.append(numbers), step(images, numbers, keys))[1]
+    seen, steps_of = [], trainer.train.loader.batches
+    trainer.train.loader.batches = lambda groups: steps_of(seen.extend(groups) or groups)
     trainer.run()
     assert (trainer.steps, [len(numbers) for numbers in seen]) == (steps, [used] * steps)
     assert len({int(n) for numbers in seen for n in numbers}) == steps * used
+
+
+@pytest.mark.parametrize("steps_at_once", [2, 100])
+def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_same(monkeypatch, steps_at_once):
+    def weights(resident):
+        images = make_images(72)
+        if resident:
+            pictures = [images.loader.pictures[number] for number in range(72)]
+            images.loader.resident = Canvas(torch.stack(pictures), np.full((72, 2), pictures[0].shape[-1]))
+        torch.manual_seed(1)
+        model = create_model("vit_nano2", depth=2, num_classes=4)
+        trainer = make_trainer(model, images, policy="medium", epochs=2, batch_size=8, mixup=0.2, cutmix=1.0)
+        trainer.run()
+        return trainer.model.state_dict()
+
+    monkeypatch.setattr(loop, "_values_at_once", lambda device: steps_at_once * 8 * 3 * 8 * 8)
+    for name, value in weights(resident=True).items():
+        assert torch.equal(value, weights(resident=False)[name])
 
 
 # What is no number is noticed, and never kept.

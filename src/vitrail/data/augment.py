@@ -148,9 +148,7 @@ class Augmenter:
                     values, *(each[part] for each in (plan.operations, plan.strengths, plan.factors))
                 )
             out[part].copy_(values).mul_(gain).sub_(shift)
-        for index in np.flatnonzero(plan.erased[:, 2]):
-            top, left, height, width = plan.erased[index].tolist()
-            out[index, :, top : top + height, left : left + width] = 0  # the mean colour
+        _erase(out, plan.erased)
         return out
 
     def _plan(self, sizes: np.ndarray, drawn: np.ndarray) -> "_Plan":
@@ -187,6 +185,21 @@ class _Plan(NamedTuple):
     strengths: np.ndarray
     factors: np.ndarray  # [B, 3]: of brightness, contrast and saturation
     erased: np.ndarray  # [B, 4]: a box, empty where nothing is erased
+
+
+def _erase(images: Tensor, boxes: np.ndarray) -> None:
+    """Paints each image's box, if it has any, in the mean colour."""
+    if not boxes[:, 2].any():
+        return
+    if images.device.type == "cpu":
+        for index in np.flatnonzero(boxes[:, 2]):
+            top, left, height, width = boxes[index].tolist()
+            images[index, :, top : top + height, left : left + width] = 0
+        return
+    top, left, height, width = send(boxes, images.device)[:, :, None].unbind(1)  # [B, 1] each
+    down, across = (torch.arange(side, device=images.device) for side in images.shape[-2:])
+    rows, columns = (down >= top) & (down < top + height), (across >= left) & (across < left + width)
+    images.masked_fill_((rows[:, None, :, None] & columns[:, None, None, :]), 0)
 
 
 def _together(images: Iterable[Tensor], count: int) -> Iterator[tuple[slice, Tensor]]:

@@ -197,21 +197,11 @@ def _matrices(kinds: np.ndarray, amounts: np.ndarray, size: Sequence[int]) -> np
     A shear leaves the image's upper or left edge where it is, as in AutoAugment, not its middle.
     """
     height, width = size
-    matrices = np.tile(np.eye(2, 3), (len(kinds), 1, 1))
-    for matrix, kind, amount in zip(matrices, kinds, amounts, strict=True):
-        match OPERATIONS[kind]:
-            case "ShearX":
-                matrix[0, 1:] = amount, amount * height / 2
-            case "ShearY":
-                matrix[1, 0], matrix[1, 2] = amount, amount * width / 2
-            case "TranslateX":
-                matrix[0, 2] = -amount
-            case "TranslateY":
-                matrix[1, 2] = -amount
-            case "Rotate":
-                cosine, sine = np.cos(np.radians(amount)), np.sin(np.radians(amount))
-                matrix[:, :2] = (cosine, -sine), (sine, cosine)
-    return matrices.astype(np.float32)
+    shear_x, shear_y, move_x, move_y, turn = (np.where(kinds == kind, amounts, 0.0) for kind in _GEOMETRIC)
+    cosine, sine = np.cos(np.radians(turn)), np.sin(np.radians(turn))
+    x = [cosine, shear_x - sine, shear_x * height / 2 - move_x]
+    y = [shear_y + sine, cosine, shear_y * width / 2 - move_y]
+    return np.stack([*x, *y], axis=1).reshape(-1, 2, 3).astype(np.float32)
 
 
 def _move(images: Tensor, matrices: np.ndarray, fill: Sequence[float] | np.ndarray) -> Tensor:

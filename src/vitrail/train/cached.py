@@ -42,6 +42,8 @@ class FeatureLoader:
     """Gives rows of a table where the loop asks for pictures. The table is made when the first batch is asked for: by
     then a run that is resumed has its weights."""
 
+    resident = None  # no pictures live on the device
+
     def __init__(self, images: Images, make: Callable[[], list[Tensor]], device: torch.device):
         self.pictures = images.loader.pictures
         self._images, self._make, self._device = images, make, device

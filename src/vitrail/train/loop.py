@@ -6,7 +6,7 @@ which images are mixed, and drop path, are each process's own affair.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite, isnan
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.data.augment import Augmenter
 from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.mix import draw, mix
+from vitrail.data.randaugment import to_device as send
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
 from vitrail.train.distributed import Processes
@@ -51,6 +52,7 @@ class Settings:
     seed: int = 0
     micro_batch: int | None = None  # None: all of a process's share of a batch at once
     compile: bool = False
+    idle: bool = False  # may weights be without a gradient, as a detector's that saw no object?
     dtype: torch.dtype = torch.float32
 
 
@@ -101,7 +103,9 @@ class Trainer:
         self.parallel: DistributedDataParallel | None = None
         if processes.count > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            self.parallel = DistributedDataParallel(trained, device_ids=ids)
+            self.parallel = DistributedDataParallel(
+                trained, device_ids=ids, find_unused_parameters=settings.idle
+            )
         # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
         self.net: Any = torch.compile(self.parallel or trained) if settings.compile else self.parallel or trained
         self.average = RunningAverage(model, settings.ema) if settings.ema else None
@@ -112,6 +116,7 @@ class Trainer:
         self._saved = time.monotonic()
         self._statistics = [*statistics(model).values()]
         self._pixels: Tensor | None = None  # of the last batch, to be written over
+        self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -150,20 +155,18 @@ class Trainer:
         self.model.train()
         late: _Late | None = None
         started = shown = time.monotonic()
-        spent, waited = self.sums["time"], self.sums["wait"]
+        spent = self.sums["time"]
         stop = False
-        with closing(self.train.loader.batches(mine)) as batches:
-            for repeat in again:
-                asked = time.monotonic()
-                numbers, images = next(batches)
-                waited += time.monotonic() - asked
-                done = self._step(images, numbers, numbers + repeat)
-                # Read one step late, so that the device is never waited for; never more, so that `waited` is true.
+        with closing(self._batches(mine, again)) as batches:
+            for pixels, targets in batches:
+                done = self._step(pixels, targets)
+                # Read one step late, so that the device is never waited for; never more, so that the wait for data,
+                # which `_batches` counts, is true.
                 stop, save = self._count(late) if late else (False, False)
                 late = done
                 self.step += 1
                 now = time.monotonic()
-                self.sums["time"], self.sums["wait"] = spent + now - started, waited
+                self.sums["time"] = spent + now - started
                 if self.show and (now - shown > 0.5 or self.step == self.steps):
                     shown = now
                     self.show(self._progress())
@@ -180,15 +183,37 @@ class Trainer:
         if stop:
             raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
 
-    def _step(self, images: Any, numbers: np.ndarray, keys: np.ndarray) -> "_Late":
-        """One update, with what happens to each image drawn by its key; gives the sum of the losses of all images, and
-        the norm of the gradient."""
+    def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """The pixels and the targets of each step. What happens to an image is drawn by its key, whatever its company:
+        so of small pictures, which live on the device whole, those of many steps are changed at once. A GPU takes
+        hardly longer over them than over those of one, and the host no longer has to keep up with every step."""
+        loader, several = self.train.loader, 1
+        if loader.resident is not None and mine:
+            several = max(1, _values_at_once(self.device) // (len(mine[0]) * loader.resident.pixels[0].numel()))
+        groups, repeats = ([np.concatenate(each[i : i + several]) for i in range(0, len(mine), several)]
+                           for each in (mine, again))  # fmt: skip
+        with closing(loader.batches(groups)) as batches:
+            for repeat in repeats:
+                asked = time.monotonic()
+                numbers, images = next(batches)
+                self.sums["wait"] += time.monotonic() - asked
+                pixels = self.augmenter(images, numbers + repeat, self.epoch, self.device, out=self._pixels)
+                if self.device.type == "cpu" and several == 1:  # the last step is over, and fresh memory costs a fifth
+                    self._pixels = pixels
+                yield from zip(pixels.split(len(mine[0])), self._targets(numbers).split(len(mine[0])), strict=True)
+
+    def _targets(self, numbers: np.ndarray) -> Tensor:
+        if self.train.loader.resident is None:
+            return self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
+        if self._known is None:
+            everyone = self.train.labels(np.arange(len(self.train.samples)))
+            self._known = self.task.smoothed(self.task.targets(everyone, self.device))
+        return self._known[send(numbers, self.device)]
+
+    def _step(self, pixels: Tensor, targets: Tensor) -> "_Late":
+        """One update; gives the sum of the losses of all images, and the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        pixels = self.augmenter(images, keys, self.epoch, self.device, out=self._pixels)
-        if self.device.type == "cpu":  # where the last step is over, and fresh memory costs a fifth of the augmentation
-            self._pixels = pixels
-        targets = self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
         if settings.mixup or settings.cutmix:
             drawn = draw(settings.seed, self.epoch, self.step)
             pixels, targets = mix(pixels, targets, settings.mixup, settings.cutmix, drawn)
@@ -260,7 +285,7 @@ class Trainer:
             return {}
         with self.leave.at_once():
             figures = self.validate(self.model)
-        if not isfinite(figures["loss"]):
+        if not isfinite(figures.get("loss", 0.0)):  # a detector has none where it predicts
             raise self._ruined(f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}")
         return {f"val_{name}": value for name, value in figures.items()}
 
@@ -272,12 +297,14 @@ class Trainer:
         if name not in row or not self.best:
             return True
         first = max((_figure(r, name) for r in self.history if r["epoch"] == 0), default=0.0)
-        tuned = max((_figure(r, name) for r in self.history if r["epoch"]), default=0.0)
-        return _figure(row, name) >= max(first, tuned - self._standard_error(tuned))
+        tuned = max((r for r in self.history if r["epoch"]), key=lambda r: _figure(r, name), default={name: 0.0})
+        return _figure(row, name) >= max(first, _figure(tuned, name) - self._standard_error(tuned, name))
 
-    def _standard_error(self, share: float) -> float:
-        """Of a share of images; mean average precision is none, and varies about as much."""
-        return (share * (1 - share) / max(1, self.validated)) ** 0.5
+    def _standard_error(self, row: dict[str, Any], name: str) -> float:
+        """As the row says; else that of a share of images. A classifier's mean average precision is none, and varies
+        about as much."""
+        share = _figure(row, name)
+        return row.get(f"{name}_error", (share * (1 - share) / max(1, self.validated)) ** 0.5)
 
     def _close_epoch(self) -> dict[str, Any]:
         images = self.steps * self.batch_size
@@ -355,9 +382,14 @@ class Trainer:
         return VitrailError(f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.")
 
 
+def _values_at_once(device: torch.device) -> int:
+    """How many numbers a GPU may augment at once: half a gigabyte of them, less where there is little memory."""
+    return min(2**27, torch.cuda.get_device_properties(device).total_memory // 256)
+
+
 def _figure(row: dict[str, Any], name: str) -> float:
     """0 where it can't be known, as the mean average precision of images without any label."""
-    return 0.0 if isnan(row[name]) else row[name]
+    return 0.0 if isnan(row.get(name, 0.0)) else row.get(name, 0.0)
 
 
 class _Late:

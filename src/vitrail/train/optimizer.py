@@ -11,31 +11,34 @@ from torch import Tensor, nn
 def parameter_groups(
     model: nn.Module, lr: float, weight_decay: float, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """One group for each (depth, decayed or not), of what is trainable.
+    """One group for each (rate, decayed or not), of what is trainable: a few large ones, where one kernel updates all.
 
     A parameter of block l of L (1 … L) learns at lr · layer_decay^(L − l); what comes before the blocks as a block 0
     would, what comes after them at lr. Matrices decay; vectors, tokens and position tables do not.
     """
     depths, last = depths_of(model)
-    groups: dict[tuple[int, bool], list[Tensor]] = defaultdict(list)
+    groups: dict[tuple[float, bool], list[Tensor]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[depths[name], decays(name, parameter)].append(parameter)
+            groups[layer_decay ** (last - depths[name]), decays(name, parameter)].append(parameter)
     return [
         {
             "params": parameters,
             "weight_decay": weight_decay if decayed else 0.0,
-            "scale": layer_decay ** (last - depth),  # relative to lr, for the schedule
-            "lr": lr * layer_decay ** (last - depth),
+            "scale": scale,  # relative to lr, for the schedule
+            "lr": lr * scale,
         }
-        for (depth, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
+        for (scale, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 
 def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
     """For each parameter 0 before the blocks, 1 … L in them, L after them, where the head learns as the last block
-    does; and L. A Swin's merging counts with the block before it."""
+    does; and L. A Swin's merging counts with the block before it. What a segmenter or a detector has around its backbone
+    is new, and learns as a head does."""
     places: dict[int, int] = {}
+    whole, inside = model, getattr(getattr(model, "settings", None), "inside", "")
+    model = model.get_submodule(inside.rstrip("."))
     blocks: Any = getattr(model, "blocks", ())  # a masked autoencoder has two stacks, and no decay between layers
     for depth, block in enumerate(blocks, 1):
         places |= {id(parameter): depth for parameter in block.parameters()}
@@ -44,15 +47,15 @@ def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
         done += len(stage)
         places |= {id(parameter): done for parameter in merge.parameters()}
     after = ("head", "norm.", "norm_pool", "pool_attention")
-    depths = {}
+    depths = {name: len(blocks) for name, _ in whole.named_parameters()}
     for name, parameter in model.named_parameters():
-        depths[name] = places.get(id(parameter), len(blocks) if name.startswith(after) else 0)
+        depths[inside + name] = places.get(id(parameter), len(blocks) if name.startswith(after) else 0)
     return depths, len(blocks)
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    tables = ("position", "token", "registers", "bias.table", "query", "scale", "prompts")
-    return parameter.ndim > 1 and not any(part in name for part in tables)
+    tables = ("position", "token", "registers", "bias.table", "query", "logit_scale", "prompts")
+    return parameter.ndim > 1 and not any(part in name for part in tables) and not name.endswith(".level")
 
 
 def rate_factor(step: int, steps: int, warmup: int, last: float = 0.01) -> float:
