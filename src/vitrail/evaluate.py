@@ -1,6 +1,7 @@
 """`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
 
 import csv
+import os
 from collections.abc import Callable
 from os import PathLike, fspath
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.samples import Sample, Source, plural, some
+from vitrail.data.samples import NAMED, Sample, Source, plural, some
 from vitrail.data.sources import open_source
+from vitrail.data.split import written
 from vitrail.errors import VitrailError, nearest
 from vitrail.predict import Predictor, load
 from vitrail.tasks import metrics
@@ -111,12 +113,12 @@ def _places_in_training(run: Any) -> dict[str, str]:
 
 
 def _resolved(folder: Path, path: str) -> str:
-    file = folder / path
-    return str(file.resolve()) if file.exists() else path
+    """The same for the same picture, whatever it is called; in a tar or an array, a place below that file."""
+    return path if path.startswith(NAMED) else os.path.realpath(folder / path)
 
 
 def _place(sample: Sample) -> str:
-    return str(sample.where.resolve()) if isinstance(sample.where, Path) else sample.name
+    return _resolved(Path.cwd(), written(sample, Path.cwd()))
 
 
 def _has_head(predictor: Predictor) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitrail.data.augment import Canvas
 from vitrail.data.keyed import ORDER, permutation, uniforms
 from vitrail.data.pictures import Pictures, threaded
+from vitrail.data.store import ArrayStore
 
 Batch = tuple[np.ndarray, list[Tensor] | Canvas]
 RESIDENT = 0.1  # of the GPU's free memory that the pictures may take
@@ -26,9 +27,11 @@ class Loader:
         """Puts all the pictures onto the GPU, if they take a small part of it. They must all be readable."""
         if self.device.type != "cuda" or not len(numbers):
             return False
+        free, _ = torch.cuda.mem_get_info(self.device)
+        if isinstance(self.pictures.store, ArrayStore):
+            return self._move_array(self.pictures.store, RESIDENT * free)
         shapes = np.array([self.pictures[n].shape for n in numbers])
         height, width = shapes[:, 1].max(), shapes[:, 2].max()
-        free, _ = torch.cuda.mem_get_info(self.device)
         if len(self.pictures) * shapes[0, 0] * height * width > RESIDENT * free:
             return False
         pixels = torch.zeros(len(self.pictures), shapes[0, 0], height, width, dtype=torch.uint8, device=self.device)
@@ -38,6 +41,16 @@ class Loader:
             pixels[torch.from_numpy(part).to(self.device)] = canvas.pixels.to(self.device)
             sizes[part] = canvas.sizes
         self.resident = Canvas(pixels, sizes)
+        return True
+
+    def _move_array(self, store: ArrayStore, room: float) -> bool:
+        count, (height, width, channels) = len(store.rows), store.array.shape[1:]
+        if count * height * width * channels > room:
+            return False
+        pixels = torch.empty(count, channels, height, width, dtype=torch.uint8, device=self.device)
+        for part in np.array_split(np.arange(count), max(1, count // 8192)):  # so that no second copy is made whole
+            pixels[part[0] : part[-1] + 1] = torch.from_numpy(store.several(part)).to(self.device).permute(0, 3, 1, 2)
+        self.resident = Canvas(pixels, np.tile(np.array([height, width], dtype=np.int64), (count, 1)))
         return True
 
     def batches(self, groups: Sequence[np.ndarray]) -> Generator[Batch, None, None]:

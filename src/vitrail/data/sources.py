@@ -1,13 +1,13 @@
 """`open_source`: whatever a person calls their data → classes and samples.
 
-A folder of class folders, a CSV or Parquet table, tar shards, or a data set by its name; each kind has a file of its
-own, and nothing here decodes a picture.
+A folder of class folders, a CSV or Parquet table, tar shards, an array, or a data set by its name; each kind has a file
+of its own, and nothing here decodes a picture.
 """
 
 import os
 from pathlib import Path
 
-from vitrail.data import named, shards, tables
+from vitrail.data import arrays, named, shards, tables
 from vitrail.data.folders import open_folders, open_loose
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.errors import VitrailError, nearest
@@ -21,10 +21,14 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
     DATA/CLASS/picture.jpg           class folders, or DATA/train/CLASS/picture.jpg with val/ and test/ beside it
     labels.csv, labels.parquet       path,label[,split], several labels as a|b
     train-{000..009}.tar             WebDataset shards; also one .tar, or a folder of them
+    pictures.npz                     arrays train_images, train_labels, test_images, …, uint8, of pictures of one size
     torchvision:CIFAR10, CIFAR10     a data set of torchvision
     hf:org/name                      a data set of the Hugging Face hub, or a folder in one of its formats
     """
-    return checked(_opened(os.fspath(data)), one_class)
+    source = _opened(os.fspath(data))
+    if len(source) and not source.classes:
+        raise VitrailError(f"{source.name} has pictures and no labels, which only `pretrain` can learn from.")
+    return checked(source, one_class)
 
 
 def open_pictures(data: str | Path) -> Source:
@@ -52,7 +56,7 @@ def _opened(data: str) -> Source:
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     meant = nearest(path.name, beside) or (nearest(data, named.torchvision_names()) if path.name == data else "")
     raise VitrailError(
-        f"There is no {data}: expected class folders, a .csv or .parquet table, .tar shards, "
+        f"There is no {data}: expected class folders, a .csv or .parquet table, .tar shards, an .npz, "
         f"or the name of a data set.{meant}"
     )
 
@@ -79,6 +83,8 @@ def _file(path: Path, data: str) -> Source:
     suffix = path.suffix.lower()
     if suffix in tables.SUFFIXES:
         return tables.open_table(path, data)
+    if suffix == arrays.SUFFIX:
+        return arrays.open_arrays(path, data)
     if shards.is_tar(path):
         return shards.open_shards(path, data)
     if suffix in PICTURES:
@@ -86,6 +92,6 @@ def _file(path: Path, data: str) -> Source:
     advice = (
         "unpack it, and pass the folder"
         if suffix in (".zip", ".7z", ".rar")
-        else "pass a folder, .csv, .parquet or .tar"
+        else "pass a folder, .csv, .parquet, .tar or .npz"
     )
     raise VitrailError(f"{data} is no data source: {advice}.")

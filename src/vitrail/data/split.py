@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from vitrail.data.arrays import ArrayPictures
 from vitrail.data.samples import Sample, TarMember
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
@@ -97,8 +98,9 @@ def write_split(
     """A table `path,label,split` that `open_source` reads back as the same pictures, labels and splits.
 
     Files below the table's folder are written relative to it, others with their whole path; pictures in tar files as
-    shard.tar/member.jpg, those of a data set as torchvision:CIFAR10/train/7. Classes come back in the sorted order of
-    their names, which is not every data set's own, and those without a picture do not come back.
+    shard.tar/member.jpg, in arrays as pictures.npz/train/7, those of a data set as torchvision:CIFAR10/train/7. Classes
+    come back in the sorted order of their names, which is not every data set's own, and those without a picture do not
+    come back.
     """
     path = Path(path)
     with whole(path) as part, open(part, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -107,16 +109,19 @@ def write_split(
         for split, samples in (("train", train), ("val", val), ("test", test)):
             for sample in samples:
                 labels = (classes[label].replace("|", "\\|") for label in sample.labels)
-                writer.writerow([_written(sample, path.parent), "|".join(labels), split])
+                writer.writerow([written(sample, path.parent), "|".join(labels), split])
     return path
 
 
-def _written(sample: Sample, folder: Path) -> str:
+def written(sample: Sample, folder: Path) -> str:
+    """How a table in this folder names the picture."""
     where = sample.where
     if isinstance(where, Path):
         return _relative(where, folder)
     if isinstance(where, TarMember):
         return _relative(where.path, folder) + "/" + sample.name.partition(f"{where.path.name}/")[2]
+    if isinstance(where.dataset, ArrayPictures):
+        return _relative(where.dataset.path, folder) + "/" + sample.name.partition(f"{where.dataset.path.name}/")[2]
     return sample.name
 
 

@@ -100,7 +100,23 @@ class DiskStore:
             number += 1
 
 
-Store = MemoryStore | DiskStore
+class ArrayStore:
+    """Pictures that are decoded already and lie in one array, [n, h, w, C]; `rows` says which of them by number."""
+
+    def __init__(self, array: np.ndarray, rows: np.ndarray):
+        self.array, self.rows = array, rows
+
+    def get(self, number: int) -> np.ndarray:
+        return self.array[self.rows[number]]
+
+    def several(self, numbers: np.ndarray) -> np.ndarray:
+        return self.array[self.rows[numbers]]
+
+    def put(self, number: int, image: np.ndarray) -> np.ndarray:
+        raise RuntimeError("an array of pictures is complete")
+
+
+Store = MemoryStore | DiskStore | ArrayStore
 
 
 def _checksum(row: list[int]) -> int:

@@ -2,7 +2,8 @@
 
 Paths are relative to the table. `a|b` in any row makes the table multi-label, and an empty label then says "none of
 them". A name that holds the bar itself is written `a\\|b`. What `write_split` writes is read back here, so a path may
-also name a picture in a tar file (`shard.tar/0001.jpg`) or in a data set (`torchvision:CIFAR10/train/7`).
+also name a picture in a tar file (`shard.tar/0001.jpg`), in an array (`pictures.npz/train/7`) or in a data set
+(`torchvision:CIFAR10/train/7`).
 """
 
 import csv
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitrail.data import named, shards
+from vitrail.data import arrays, named, shards
 from vitrail.data.folders import readable
 from vitrail.data.samples import NAMED, SPLIT_WORDS, Item, Sample, Source, TarMember, in_order, numbered, plural, some
 from vitrail.errors import VitrailError, extra, nearest
@@ -111,6 +112,14 @@ class _Locator:
             return path
         if "\\" in file and (self.folder / file.replace("\\", "/")).exists():  # written on Windows
             return self.folder / file.replace("\\", "/")
+        in_array = re.fullmatch(r"(.+\.npz)/(\w+/\d+)", str(path), re.IGNORECASE)
+        if in_array and Path(in_array[1]).is_file():
+            file, row = in_array.groups()
+            if file not in self.inside:
+                splits = arrays.open_arrays(Path(file), file).splits.values()
+                self.inside[file] = {s.name.partition("/")[2]: s.where for samples in splits for s in samples}
+            if row in self.inside[file]:
+                return self.inside[file][row]
         in_tar = re.fullmatch(r"(.+?\.tar)/(.+)", str(path), re.IGNORECASE)
         if in_tar:
             shard, member = in_tar.groups()
