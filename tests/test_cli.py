@@ -43,8 +43,8 @@ OPTIONS = {
     demo: ["out"],
 }  # fmt: skip
 TRAIN = [
-    "model", "weights", "task", "tune", "adapter_width", "adapter_place", "lora_rank", "lora_targets", "prompt_tokens",
-    "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
+    "model", "weights", "task", "head", "pyramid", "tune", "adapter_width", "adapter_place", "lora_rank",
+    "lora_targets", "prompt_tokens", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
     "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "teacher",
     "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit", "seed", "out",
     "resume", "precision", "compile", "device", "workers", "cache", "wandb", "mlflow",

@@ -40,6 +40,7 @@ class DataProblems:
     duplicates: Sequence[Sequence[str]] = ()  # groups of files with the same bytes or pixels, within one split
     leaked: Sequence[Sequence[str]] = ()  # such groups across splits: test images that were trained on
     notes: Sequence[str] = ()  # sentences, for instance of imbalance
+    listed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # more of them, by kind: where
 
 
 @dataclass
@@ -59,6 +60,9 @@ class ReportContent:
     mistakes: Sequence[Picture] = ()
     hardest: Sequence[Picture] = ()
     gallery: Sequence[tuple[str, str]] = ()  # (caption, picture as from `thumbnail`), one below the other
+    gallery_title: str = "What it paints"
+    meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of figures: a name, and what it says
+    unit: str = "Images"  # what the support of a class counts
     problems: DataProblems = field(default_factory=DataProblems)
     recipe: Sequence[tuple[str, Any, str]] = ()  # (option, value, why)
     command: str = ""
@@ -131,6 +135,10 @@ def hardest_images(
 def findings(content: ReportContent) -> Iterator[str]:
     """The few sentences that someone would say who had read the whole report; for the terminal too."""
     columns = content.per_class
+    if "iou" in columns:
+        yield from _weakest(content, "iou", "IoU")
+    elif "ap50" in columns:
+        yield from _weakest(content, "average_precision", "average precision")
     if {"recall", "support", "f1"} <= columns.keys() and len(content.classes) > 2:
         support = columns["support"]
         there = [c for c in range(len(content.classes)) if support[c] > 0]
@@ -159,6 +167,17 @@ def findings(content: ReportContent) -> Iterator[str]:
     if unreadable := len(content.problems.unreadable):
         files = "One file was" if unreadable == 1 else f"{unreadable:,} files were"
         yield f"{files} left out because unreadable, listed under the data."
+
+
+def _weakest(content: ReportContent, key: str, words: str) -> Iterator[str]:
+    values = np.asarray(content.per_class[key], float)
+    known = np.flatnonzero(np.isfinite(values))
+    if len(known) > 1:
+        worst, best = known[values[known].argmin()], known[values[known].argmax()]
+        yield (
+            f"The weakest class is {content.classes[worst]}, with {words} {percent(values[worst])}; the strongest "
+            f"{content.classes[best]}, with {percent(values[best])}."
+        )
 
 
 def taken_for(matrix: np.ndarray | None, row: int) -> tuple[int, int] | None:

@@ -38,10 +38,11 @@ FIGURES = {
     "loss": ("Loss", "mean squared error over the hidden patches; lower is better"),
     "ece": ("Calibration error", "how far confidence lies from accuracy (ECE); lower is better"),
 }
-COLUMNS = {"support": "Images", "f1": "F1", "average_precision": "Average precision"}
+COLUMNS = {"f1": "F1", "iou": "IoU", "ap50": "AP at IoU 0.50", "average_precision": "Average precision"}
 SCORES = {
     "top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1",
-    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP",
+    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "miou": "mean IoU", "pixel_accuracy": "pixel accuracy",
+    "map50": "mAP at 0.50", "mask_map": "mask mAP",
 }  # fmt: skip
 # Of a list of files, of pictures, and of classes: the page is for reading, and small enough to be mailed.
 MOST_ROWS, MOST_PICTURES, MOST_CLASSES = 200, 60, 2000
@@ -89,7 +90,7 @@ def page(content: ReportContent) -> str:
 
 
 def _sections(content: ReportContent) -> Iterator[tuple[str, str, str]]:
-    yield "pictures", "What it paints", _painted(content)
+    yield "pictures", content.gallery_title, _painted(content)
     yield "mistakes", "Surest mistakes", _mistakes(content)
     yield "hardest", "Hardest images", _hardest(content)
     yield "classes", "Class by class", _class_table(content)
@@ -109,7 +110,8 @@ def _header(content: ReportContent) -> str:
 def _headline(content: ReportContent) -> str:
     numbers = {key: float(value) for key, value in content.figures.items() if isinstance(value, Real) and key != "n"}
     keys = [key for key, value in numbers.items() if not key.endswith(("_low", "_high")) and math.isfinite(value)]
-    cards = "".join(_figure(key, numbers, first=key == keys[0]) for key in keys)
+    names = {**FIGURES, **content.meanings}
+    cards = "".join(_figure(key, numbers, names, first=key == keys[0]) for key in keys)
     columns = 2 if len(keys) > 4 else max(len(keys) - 1, 1)  # beside the first, which is larger
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in [*findings(content), *content.notes])
     spread = any(key.endswith("_low") for key in numbers)
@@ -123,8 +125,8 @@ def _headline(content: ReportContent) -> str:
     )
 
 
-def _figure(key: str, figures: Mapping[str, float], first: bool) -> str:
-    name, meaning = FIGURES.get(key, (key.replace("_", " "), ""))
+def _figure(key: str, figures: Mapping[str, float], names: Mapping[str, tuple[str, str]], first: bool) -> str:
+    name, meaning = names.get(key, (key.replace("_", " "), ""))
     value, low, high = figures[key], figures.get(f"{key}_low"), figures.get(f"{key}_high")
     share = 0 <= value <= 1 and key != "loss"
     interval = band = bar = ""
@@ -191,7 +193,7 @@ def _class_table(content: ReportContent) -> str:
         return ""
     columns = [key for key in ("support", "recall", "precision", "f1") if key in content.per_class]
     columns += [key for key in content.per_class if key not in columns]
-    start = next((key for key in ("f1", "recall", "average_precision") if key in columns), columns[0])
+    start = next((key for key in ("f1", "iou", "recall", "average_precision") if key in columns), columns[0])
     values = np.asarray(content.per_class[start], dtype=float)
     known = np.isfinite(values) & (np.asarray(content.per_class.get("support", values)) > 0)
     order = np.argsort(np.where(known, values, np.inf), kind="stable")  # classes without an image come last
@@ -199,7 +201,8 @@ def _class_table(content: ReportContent) -> str:
     head = '<th scope="col"><button type="button">Class</button></th>'
     for key in columns:
         sort = ' aria-sort="ascending"' if key == start else ""
-        head += f'<th scope="col" class="num"{sort}><button type="button">{escape(_column(key))}</button></th>'
+        words = content.unit if key == "support" else _column(key)
+        head += f'<th scope="col" class="num"{sort}><button type="button">{escape(words)}</button></th>'
     head += '<th scope="col"><button type="button">Most often taken for</button></th>' if taken else ""
     few = f" {number(MOST_CLASSES)} of {number(len(order))} classes, the worst" if len(order) > MOST_CLASSES else ""
     rows = []
@@ -221,9 +224,10 @@ def _class_table(content: ReportContent) -> str:
                 words = f'{_name(content.classes[other[0]])} <span class="muted">×{other[1]}</span>'
                 cells += f'<td data-v="{other[1]}">{words}</td>'
         rows.append(f"<tr>{cells}</tr>")
+    legend = " Recall: how many of the class were found. Precision: how many said to be of the class are."
+    legend = legend if "recall" in columns else ""
     return (
-        f'<p class="note">The weakest{few} first; a heading sorts by its column. Recall: how many of the class were '
-        "found. Precision: how many said to be of the class are.</p>"
+        f'<p class="note">The weakest{few} first; a heading sorts by its column.{legend}</p>'
         '<p class="filter"><label>Find a class <input type="search" autocomplete="off" spellcheck="false"></label> '
         f'<span class="muted" aria-live="polite">{len(rows)} classes</span></p>'
         '<div class="scroll tall" tabindex="0" role="region" aria-label="Table of classes"><table class="classes" '
@@ -334,6 +338,9 @@ def _problems(content: ReportContent) -> str:
     if found.unreadable:
         rows = [[escape(name), escape(reason)] for name, reason in found.unreadable[:MOST_ROWS]]
         parts.append(_folded("Not readable", len(found.unreadable), _table("Not readable", ["File", "Reason"], rows)))
+    for title, places in found.listed.items():
+        rows = [[escape(place)] for place in places[:MOST_ROWS]]
+        parts.append(_folded(escape(title), len(places), _table(title, ["File"], rows)))
     return "".join(parts)
 
 

@@ -32,7 +32,7 @@ from vitrail.train.precision import choose_precision, fitting_threads
 from vitrail.train.pretrain_recipe import BETAS, PretrainRecipe, fill_pretraining, policy_for
 from vitrail.train.pretrain_start import start_autoencoder
 from vitrail.train.recipe import made
-from vitrail.train.run import Run, pictures_to_learn, resume, run_folder, splits, typical_side
+from vitrail.train.run import Kind, Run, pictures_to_learn, resume, run_folder, splits, typical_side
 from vitrail.train.state import seed_step
 from vitrail.train.view import View, clock
 from vitrail.train.words import choices, held_out, size_rows
@@ -60,7 +60,7 @@ def pretrain(data: str | Path | None = None, recipe: PretrainRecipe | None = Non
     check_packages(recipe.wandb, recipe.mlflow)
     with processes(recipe.device) as group:
         if recipe.resume:
-            return resume(data, recipe, group, Pretraining, open_pictures, _pretrain)
+            return resume(data, recipe, group, lambda _: Kind(Pretraining, open_pictures, _pretrain))
         if not data:
             raise VitrailError("Name the pictures to learn from: a folder, a table, shards, or a data set.")
         return _pretrain(str(data), recipe, group)

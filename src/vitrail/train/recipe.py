@@ -19,8 +19,12 @@ class Recipe:
     """Architecture by name (`vitrail models`); by default that of the weights, or one that suits the data."""
     weights: str = "auto"
     """auto, none (from scratch), or a checkpoint, run folder, or hf://org/name to start from."""
-    task: Literal["classify"] = "classify"
-    """What is learned."""
+    task: Literal["classify", "segment", "detect"] = "classify"
+    """What is learned: a class for each image, a class for each pixel, or boxes."""
+    head: Literal["linear", "fcn", "upernet", "faster_rcnn", "mask_rcnn", "retinanet"] | None = None
+    """What stands on the backbone: linear, fcn or upernet segment, the others detect."""
+    pyramid: Literal["adapter", "simple", "own"] | None = None
+    """Maps at several strides out of a backbone: ViT-Adapter, ViTDet's simple one, or a Swin's own."""
     tune: Literal["full", "head", "probe", "adapter", "lora", "prompt", "bias"] = "full"
     """What may change: all of it, the head alone, nothing (probe: logistic regression on frozen features), or the head
     and little more: adapters, LoRA, prompts, biases."""
@@ -105,6 +109,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check(self)
+        for name in ("head", "pyramid"):
+            if self.task not in DENSE and getattr(self, name) is not None:
+                raise VitrailError(f"--{name} goes with --task segment or detect.")
         for name in ("distill", "alpha", "temperature"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise VitrailError(f"--{name} goes with --teacher, and there is none.")
@@ -112,6 +119,7 @@ class Recipe:
             raise VitrailError("--temperature goes with --distill soft: a hard answer has none.")
 
 
+DENSE = ("segment", "detect")  # tasks with more than one answer for an image
 # What may differ when a run is resumed: where and how fast it runs. Another device, compiler or micro-batch rounds and
 # draws drop path differently; everything else stays the same to the bit.
 MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}

@@ -45,10 +45,32 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
     check_packages(recipe.wandb, recipe.mlflow)
     with processes(recipe.device) as group:
         if recipe.resume:
-            return resume(data, recipe, group, Job, open_source, _train)
+            return resume(data, recipe, group, kind_of)
         if not data:
             raise VitrailError("Name the data to train on: a folder of class folders, a table, shards, or a data set.")
-        return _train(str(data), recipe, group)
+        return kind_of(recipe.task).begin(str(data), recipe, group)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a task is to training: its run, how its data is opened, how it begins."""
+
+    work: type[Work]
+    opened: Callable[[str], Source]
+    begin: Callable[[str, Any, Processes], Run]
+
+
+def kind_of(task: str) -> Kind:
+    """Imported when asked for: torchvision's detection alone takes a second."""
+    if task == "segment":
+        from vitrail.train.segment import Segmentation, open_masks, train_segmenter
+
+        return Kind(Segmentation, open_masks, train_segmenter)
+    if task == "detect":
+        from vitrail.train.detect import Detection, open_boxes, train_detector
+
+        return Kind(Detection, open_boxes, train_detector)
+    return Kind(Job, open_source, _train)
 
 
 def _train(data: str, recipe: Recipe, group: Processes) -> Run:
@@ -74,24 +96,22 @@ def _train(data: str, recipe: Recipe, group: Processes) -> Run:
         return Run(folder, job.run())
 
 
-def resume(
-    data: str | Path | None, recipe: R, group: Processes, kind: type[Work], opened: Callable[[str], Source],
-    begin: Callable[[str, R, Processes], Run],
-) -> Run:  # fmt: skip
+def resume(data: str | Path | None, recipe: R, group: Processes, kinds: Callable[[str], Kind]) -> Run:
     """Goes on from the saved state; a run that was killed before there was one begins anew, in the same folder."""
     folder: Path | None = recipe.out  # type: ignore[attr-defined]
     if folder is None:
         raise VitrailError("--resume continues the run in --out: name its folder.")
     record = read_record(folder)
-    if record.verb != kind.verb:
+    kind = kinds(record.recipe.get("task", "classify"))
+    if record.verb != kind.work.verb:
         raise VitrailError(f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.")
     given, full = continued(record, recipe)
     data, state = str(data or record.data), load_state(folder / "last.pt")
     if group.first:
         remove_parts(folder)
     if state is None:
-        return begin(data, given, group)
-    source, asked = opened(data), to_dict(full)
+        return kind.begin(data, given, group)
+    source, asked = kind.opened(data), to_dict(full)
     samples = splits(source, asked["val"] or 0.0, asked["seed"])
     for split, before in record.samples.items():
         if digest(samples[split]) != before:
@@ -104,7 +124,7 @@ def resume(
         View(group.first).line(f"The run in {folder} is finished already.")
         return Run(folder, about.get("metrics", {}))
     dtype, _ = choose_precision(asked["precision"], group.device)
-    job = kind(
+    job = kind.work(
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
         (record, state),
     )  # fmt: skip
@@ -129,12 +149,12 @@ def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]
     return {"train": rest, "val": part}
 
 
-def typical_side(samples: list[Sample]) -> int:
-    """The larger side of the median of a few pictures."""
+def typical_side(samples: list[Sample], side: Callable[[tuple[int, int]], int] = max) -> int:
+    """The larger side of the median of a few pictures; or the smaller, with `side=min`."""
     sides = []
     for sample in samples[:: max(1, len(samples) // 16)]:
         try:
-            sides.append(max(sample.decode().size))
+            sides.append(side(sample.decode().size))
         except VitrailError:
             continue
     if not sides:

@@ -12,7 +12,7 @@ from vitrail.models.catalog import change, model_settings, takes_distillation
 from vitrail.train.plan import by
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.adapter_file import base_of
-from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
 
 
 @dataclass
@@ -36,10 +36,13 @@ def start_model(
     gpu: bool,
     taught: bool = False,
     tune: str = "full",
+    found: tuple[Checkpoint | None, str] | None = None,
 ) -> Start:
     """`largest` is the larger side of a typical picture: small pictures get a model with small patches. With a teacher,
-    `taught`, a model that has a place for a distillation token gets one."""
-    checkpoint, why = _weights(model, weights, largest, gpu)
+    `taught`, a model that has a place for a distillation token gets one. `found` is what `find_weights` gave."""
+    checkpoint, why = found or find_weights(model, weights, largest, gpu)
+    if checkpoint is not None and isinstance(checkpoint.settings, DENSE):
+        checkpoint, why = backbone_of(checkpoint), f"Starts from the backbone of the model in {weights}."
     masked, whole = False, checkpoint
     changes: dict[str, Any] = {"num_classes": len(classes)}
     if image_size is not None:
@@ -126,7 +129,7 @@ def suited(largest: int, gpu: bool) -> str:
     return "vit_s16" if gpu else "deit_ti16"
 
 
-def _weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, str]:
+def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, str]:
     name = model or suited(largest, gpu)
     if weights == "none":
         return None, f"{name} from scratch: --weights none."

@@ -80,7 +80,7 @@ class View:
         share = now.step / now.steps
         bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
         bar = f"{bar}  " if self._console is not None else ""
-        score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if name != "val_loss")
+        score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if _told(name))
         loss = "" if now.loss is None else f"  loss {now.loss:.3f}{self.beside}"
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
         self.progress(
@@ -91,7 +91,9 @@ class View:
     def epoch(self, row: dict[str, Any], epochs: int, is_best: bool) -> None:
         self.settle()
         score = "".join(
-            f"  {name.replace('_', ' ')} {value:.4f}" for name, value in row.items() if name.startswith("val_")
+            f"  {name.replace('_', ' ')} {value:.4f}"
+            for name, value in row.items()
+            if name.startswith("val_") and not name.endswith("_error")
         )
         if epochs > 40 and row["epoch"] % (epochs // 20) and row["epoch"] != epochs:
             return  # metrics.jsonl has them all
@@ -101,6 +103,10 @@ class View:
             f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  {loss}{score}"
             f"  {row['images_per_second']:,.0f} images/s{star}"
         )
+
+
+def _told(name: str) -> bool:
+    return name != "val_loss" and not name.endswith("_error")
 
 
 def memory() -> str:

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from vitrail.data.augment import Augmenter
-from vitrail.data.pictures import cache_mode, default_workers, fitted, shrunk
+from vitrail.data.pictures import Pictures, cache_mode, default_workers, fitted, shrunk
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
@@ -52,6 +51,7 @@ class Work(ABC):
     left_out: dict[str, str] = field(default_factory=dict)  # name → reason, from the start
 
     verb: ClassVar[str] = "train"  # of the command
+    looping: ClassVar[type[Trainer]] = Trainer
     task: Any = field(init=False)  # targets, outputs, loss
     model: nn.Module = field(init=False)
     epochs: int = field(init=False)
@@ -73,7 +73,14 @@ class Work(ABC):
         """Of the loop."""
 
     @abstractmethod
-    def augmenter(self) -> Augmenter: ...
+    def augmenter(self) -> Any:
+        """From bytes to what the model is given."""
+
+    def to_learn_from(self, samples: list[Sample], cache: str) -> Pictures:
+        return shrunk(samples, self.start.preprocessing, cache)
+
+    def to_measure_on(self, samples: list[Sample], cache: str) -> Pictures:
+        return fitted(samples, self.start.preprocessing, cache)
 
     @abstractmethod
     def validate(self, model: nn.Module) -> dict[str, float]: ...
@@ -152,7 +159,7 @@ class Work(ABC):
 
     def trainer(self) -> Trainer:
         validated = len(self.views["val"].numbers) if "val" in self.views else 0
-        return Trainer(
+        return self.looping(
             self.model, self.task, self.views["train"], self.augmenter(), self.settings(), self.group,
             self.validate if validated else None, self.folder, self.view.step, self.view.line, validated,
         )  # fmt: skip
@@ -173,11 +180,11 @@ class Work(ABC):
         train, val = self.samples["train"], self.samples["val"]
         # Only one pass, or none, over the training images needs no cache.
         cache = self.group.of_first(cache_mode(len(train) + len(val), pre, recipe.cache, self.group.count))
-        pictures = shrunk(train, pre, cache if self.epochs else "off")
+        pictures = self.to_learn_from(train, cache if self.epochs else "off")
         progress = self.view.reading("reading the training images")
         self.views["train"] = read(pictures, self.group, workers, progress, left_out)
         if val:
-            pictures = fitted(val, pre, cache)
+            pictures = self.to_measure_on(val, cache)
             progress = self.view.reading("reading the validation images")
             self.views["val"] = read(pictures, self.group, workers, progress, left_out)
         self.read_more(workers, cache)

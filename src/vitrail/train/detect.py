@@ -1,0 +1,170 @@
+"""`--task detect`: from pictures and boxes to a detector."""
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import nn
+
+from vitrail.data.box_augment import BoxAugmenter, BoxBatch, BoxPolicy, viewed
+from vitrail.data.box_samples import Boxed, BoxSource
+from vitrail.data.boxes import open_boxes
+from vitrail.data.pictures import Pictures
+from vitrail.data.samples import Sample
+from vitrail.errors import VitrailError, extra
+from vitrail.models import SwinSettings
+from vitrail.tasks.detect import Detect, predictions
+from vitrail.tasks.detect_metrics import Objects, Score, picture_f1, there
+from vitrail.tasks.detect_pictures import beside
+from vitrail.tasks.report import thumbnail
+from vitrail.train.dense import ROUNDS, DenseWork, Measured, shown_cases, spread
+from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.dense_start import start_backbone, start_detector
+from vitrail.train.distributed import Processes
+from vitrail.train.loop import Settings
+from vitrail.train.precision import choose_precision, fitting_threads
+from vitrail.train.recipe import Recipe
+from vitrail.train.run import Run, pictures_to_learn, run_folder, splits, typical_side
+from vitrail.train.state import seed_step
+from vitrail.train.view import View
+
+MEANINGS = {
+    "map": ("Mean average precision", "COCO's: over overlaps from 0.50 to 0.95, a mean of the classes"),
+    "map50": ("mAP at IoU 0.50", "an object counts as found where its box overlaps by half"),
+    "map75": ("mAP at IoU 0.75", "where its box overlaps by three quarters"),
+    "mask_map": ("Mean average precision of the outlines", "as the first, of masks in place of boxes"),
+    "mask_map50": ("Mask mAP at IoU 0.50", "as the second, of masks"),
+    "mask_map75": ("Mask mAP at IoU 0.75", "as the third, of masks"),
+}
+KINDS = {
+    "clipped": "Boxes that reached outside of the picture", "empty": "Empty boxes", "unreadable box": "No boxes",
+    "unknown class": "Boxes of an unknown class", "repeated": "Boxes that were there twice",
+    "no picture": "Annotations without a picture", "unreadable annotation": "Annotations that can't be read",
+    "not in a list": "Pictures in none of the lists", "no box": "Pictures without a box",
+}  # fmt: skip
+
+
+def train_detector(data: str, recipe: Recipe, group: Processes) -> Run:
+    folder, view = group.of_first(run_folder(recipe, data)), View(group.first)
+    if find_spec("pycocotools") is None:
+        raise VitrailError(f"mAP is measured by pycocotools, which is not installed: {extra('detect')}.")
+    source = open_boxes(data)
+    if recipe.head == "mask_rcnn" and not source.outlined:
+        raise VitrailError(f"--head mask_rcnn learns outlines, and {data} has boxes without: use faster_rcnn.")
+    learnt, gpu = pictures_to_learn(source), group.device.type == "cuda"
+    seed_step(recipe.seed, 0, 0, 0)  # the initial weights
+    facts = DenseFacts("detect", len(learnt), False, False, "val" in source.splits, gpu)
+    fill_dense(recipe, facts)  # refuses what can't be, before weights are read
+    start, whole = start_backbone(recipe, learnt, gpu)
+    facts = replace(facts, pretrained=start.pretrained, swin=isinstance(start.model.settings, SwinSettings))
+    full, why = fill_dense(recipe, facts)
+    short, long, why["image_size"] = viewing_sides(recipe.image_size, typical_side(learnt, min), gpu)
+    start = start_detector(start, whole, full, source.classes, (short, long))
+    dtype, why["precision"] = choose_precision(recipe.precision, group.device)
+    samples = splits(source, full.val or 0.0, recipe.seed)
+    work = Detection(data, source, samples, start, recipe, full, why, dtype, folder, group, view)
+    with fitting_threads(start.model, group.device):
+        return Run(folder, work.run())
+
+
+@dataclass
+class Detection(DenseWork):
+    source: BoxSource
+
+    unit: ClassVar[str] = "Objects"
+    meanings: ClassVar[dict[str, tuple[str, str]]] = MEANINGS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings = self.model.settings
+        self.sides = (settings.short_side, settings.long_side)
+        self.policy = BoxPolicy.named(self.recipe.augment)
+        if self.recipe.flip is not None and self.recipe.augment != "none":
+            self.policy = replace(self.policy, flip=self.recipe.flip)
+        self.task = Detect(self.source.classes, settings.head == "mask_rcnn")
+
+    def size_row(self) -> tuple[str, str, str]:
+        short, long = self.sides
+        return "images", f"{short} to {long}", f"short side, and the long one at most; {self.why['image_size']}"
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def to_learn_from(self, samples: list[Sample], cache: str) -> Pictures:
+        return viewed(samples, *self.sides, room=self.policy.scale[1], mode=self.mode, cache=cache)  # type: ignore[arg-type]
+
+    def to_measure_on(self, samples: list[Sample], cache: str) -> Pictures:
+        return viewed(samples, *self.sides, room=None, mode=self.mode, cache=cache)  # type: ignore[arg-type]
+
+    @property
+    def mode(self) -> str:
+        return "L" if len(self.pre.mean) == 1 else "RGB"
+
+    def augmenter(self) -> Any:
+        boxes = BoxAugmenter(self.policy, *self.sides, self.pre.mean, self.pre.std, self.recipe.seed, self.task.masks)
+        samples: Any = self.views["train"].samples
+
+        def augment(
+            images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any
+        ) -> tuple[BoxBatch, BoxBatch]:
+            batch = boxes(images, [samples[number] for number in numbers], keys, epoch, device)
+            return batch, batch
+
+        return augment
+
+    def wrong(self) -> dict[str, list[str]]:
+        return {KINDS.get(what, what): where for what, where in self.source.problems.items()}
+
+    # -- the model ---------------------------------------------------------------------------------------------------
+
+    @property
+    def compiles(self) -> bool:
+        """Pictures of many sizes, and regions of many numbers: each would be compiled anew."""
+        return self.recipe.compile == "on"
+
+    def settings(self) -> Settings:
+        return replace(super().settings(), idle=True)
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def score(self, model: nn.Module) -> tuple[Score, list[int]]:
+        """Of the held-out pictures as they are, by all processes together; and which pictures these are."""
+        images, score, numbers = self.views["val"], Score(self.task.classes, self.task.masks), []
+        mine: list[tuple[int, Objects, Objects]] = []
+        share, pictures = self.group.share(images.numbers), images.loader.pictures
+        batch = 8 if self.group.device.type == "cuda" else 2
+        for number, size, found in predictions(model, pictures, share.tolist(), self.pre, self.dtype, batch):
+            sample = images.samples[number]
+            assert isinstance(sample, Boxed)
+            mine.append((number, there(sample, size, self.task.masks), found))
+        for part in self.group.of_all(mine):
+            for number, truth, found in part:
+                score.add(truth, found)
+                numbers.append(number)
+        return score, numbers
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        figures = self.score(model)[0].figures(ROUNDS, self.recipe.seed)
+        names = [name for name in ("map", "map50", "mask_map") if name in figures]
+        return {name: figures[name] for name in names} | spread(figures, "map")
+
+    def measured(self) -> Measured:
+        score, numbers = self.score(self.model)
+        threshold = score.best_threshold()
+        cases = self.cases(score, numbers, threshold) if self.group.first else []
+        kept = {"threshold": threshold}
+        return Measured(score.figures(seed=self.recipe.seed), score.per_class(), cases, kept)
+
+    def cases(self, score: Score, numbers: list[int], threshold: float) -> list[tuple[str, str]]:
+        samples = self.views["val"].samples
+        each = [picture_f1(t, f, threshold) for t, f in zip(score.truth, score.found, strict=True)]
+        order = [int(place) for place in np.argsort(each, kind="stable")]
+        made = []
+        for word, place in shown_cases(order):
+            sample, found = samples[numbers[place]], score.found[place].above(threshold)
+            drawn = beside(sample.decode(), score.truth[place], found, self.task.classes)
+            made.append((f"{word}: {sample.name}, F1 {each[place]:.1%}", thumbnail(drawn, 1400)))
+        return made
+
+    def about(self) -> dict[str, Any]:
+        return {"task": "detect", "category_ids": list(self.source.category_ids)}
