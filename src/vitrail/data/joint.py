@@ -230,12 +230,17 @@ def fit_mask(mask: np.ndarray, pre: Preprocessing) -> np.ndarray:
 
 def unfitted(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:
     """Logits [B, C, h, w] of a fitted picture at the picture's own height and width, without what was padded."""
+    return F.interpolate(fitted_part(logits, size, pre).float(), size, mode="bilinear", align_corners=False)
+
+
+def fitted_part(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:
+    """What of the logits [B, C, h, w] of a fitted picture is of the picture itself, which had this height and width."""
     _refuse_crop(pre.fit)
-    if pre.fit == "pad":
-        inside = fit_mask(np.zeros(size, np.uint8), pre) != IGNORE
-        rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-        logits = logits[..., rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    return F.interpolate(logits.float(), size, mode="bilinear", align_corners=False)
+    if pre.fit != "pad":
+        return logits
+    inside = fit_mask(np.zeros(size, np.uint8), pre) != IGNORE
+    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
+    return logits[..., rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def _refuse_crop(fit: str) -> None:

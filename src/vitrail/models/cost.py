@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.catalog import Settings, build, model_settings
 from vitrail.models.cnn import CNNSettings
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.swin import SwinSettings
 
 
@@ -19,10 +20,10 @@ class Cost:
 
 
 @cache
-def cost(name: str) -> Cost:
+def cost(model: str | Settings) -> Cost:
     """All blocks of a stage cost the same: one of each is counted, and what a second one adds is taken for the rest."""
-    settings = model_settings(name)
-    if isinstance(settings, CNNSettings):
+    settings = model_settings(model) if isinstance(model, str) else model
+    if isinstance(settings, CNNSettings | SegmenterSettings | DetectorSettings):
         return Cost(*_count(settings), tokens=0)
     depths = settings.depths if isinstance(settings, SwinSettings) else (settings.depth,)
     parameters, multiply_adds = base = _count(settings, (1,) * len(depths))

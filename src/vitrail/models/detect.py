@@ -72,6 +72,13 @@ class Detector(nn.Module):
         """The ViT or Swin inside."""
         return self.get_submodule(self.settings.inside.rstrip("."))
 
+    def look_at(self, short_side: int) -> None:
+        """Pictures in another size from now on; the long side may be as many times longer as before."""
+        s = self.settings
+        self.settings = replace(s, short_side=short_side, long_side=round(short_side * s.long_side / s.short_side))
+        self.net.transform = Frame(*self.settings.image_size)
+        self.preprocessing = replace(self.preprocessing, size=self.settings.image_size)
+
     def forward(
         self, images: Sequence[Tensor] | Tensor, targets: Sequence[dict[str, Tensor]] | None = None
     ) -> dict[str, Tensor] | list[Found]:

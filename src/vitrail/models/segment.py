@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.models.catalog import Preprocessing
 from vitrail.models.dense import SegmenterSettings
 from vitrail.models.heads import Head
 from vitrail.models.layers import init_weights
@@ -61,6 +62,9 @@ class Segmenter(nn.Module):
         self.head.apply(_init)
         for name in self.idle:
             self.get_parameter(name).requires_grad_(False)
+        # The whole picture: no border may be lost.
+        pre = getattr(model, "preprocessing", None) or Preprocessing().suited(backbone)
+        self.preprocessing = replace(pre, crop=1.0, fit="stretch")
 
     @classmethod
     def build(cls, settings: SegmenterSettings) -> "Segmenter":

@@ -149,7 +149,13 @@ def case(
 
 
 def save_segmentation(
-    folder: Path, stem: str, image: Image.Image, labels: Array, classes: Sequence[str], colours: Array
+    folder: Path,
+    stem: str,
+    image: Image.Image,
+    labels: Array,
+    classes: Sequence[str],
+    colours: Array,
+    name: str = "",
 ) -> list[Path]:
     """STEM_mask.png, STEM_overlay.png and STEM.json; gives their paths."""
     paths = [folder / f"{stem}_mask.png", folder / f"{stem}_overlay.png", folder / f"{stem}.json"]
@@ -157,8 +163,9 @@ def save_segmentation(
         mask_image(labels, colours).save(part, "PNG", optimize=True)
     with whole(paths[1], ValueError) as part:
         overlay(image, labels, classes, colours).save(part, "PNG")
+    text = json.dumps(summary(labels, classes, name or stem), indent=1, ensure_ascii=False)
     with whole(paths[2]) as part:
-        part.write_text(json.dumps(summary(labels, classes, stem), indent=1, ensure_ascii=False), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
     return paths
 
 

@@ -95,7 +95,8 @@ def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> s
 
 def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:
     """A model of no catalog: shapes, and for the rest what is usual."""
-    base = CLASSES[family]()
+    kind: Any = CLASSES[family]
+    base: Settings = kind()
     assumed: dict[str, Any] = {}
     if hasattr(base, "depth") and "heads" not in known:
         assumed["heads"] = _usual_heads(known["width"], 64)

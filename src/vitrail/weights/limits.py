@@ -6,6 +6,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, Settings, SwinSettings, ViTSettings
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 
@@ -13,7 +14,13 @@ Needs = dict[str, Any]  # setting: the value that it must have, or a test of it
 
 
 def transformer(settings: Settings) -> ViTSettings | SwinSettings:
-    """The settings, if they are of a transformer: no other dialect has our way of keeping a convolutional network."""
+    """The settings, if they are of a transformer alone: no other dialect has our way of keeping a convolutional
+    network, or what stands on a backbone."""
+    if isinstance(settings, SegmenterSettings | DetectorSettings):
+        raise VitrailError(
+            f"No other library has a place for this {settings.head} on its backbone: keep it as a bundle (dialect"
+            f" vitrail){', or export it to ONNX' if isinstance(settings, SegmenterSettings) else ''}."
+        )
     if isinstance(settings, CNNSettings):
         raise VitrailError(
             f"tv:{settings.arch} is kept as a bundle (dialect vitrail) or exported to ONNX, nothing else."

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models.checks import check_image
-from vitrail.weights.checkpoint import HEADER, read_header
+from vitrail.weights.checkpoint import DENSE, HEADER, read_header
 
 
 class OnnxModel(nn.Module):
-    """Images [B, C, H, W] to logits [B, classes]; `features` to the pooled vectors. It has no parameters: what needs
-    the inside of a model is refused in one sentence."""
+    """Images [B, C, H, W] to logits [B, classes], of a segmenter [B, classes, H, W]; `features` to the pooled vectors.
+    It has no parameters: what needs the inside of a model is refused in one sentence."""
 
     def __init__(self, path: str | PathLike[str], device: str | torch.device | None = None):
         super().__init__()
@@ -47,7 +47,8 @@ class OnnxModel(nn.Module):
         return {"pooled": self._run("features", x)}
 
     def _run(self, output: str, x: Tensor) -> Tensor:
-        check_image(x, self.settings.channels, self.settings.patch_size)
+        settings = self.settings.backbone if isinstance(self.settings, DENSE) else self.settings
+        check_image(x, settings.channels, settings.patch_size)
         size = (x.shape[2], x.shape[3])
         if self.fixed_size and size != self.fixed_size:
             height, width = self.fixed_size
