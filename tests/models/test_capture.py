@@ -10,6 +10,7 @@ from tests.models.restatements import attention, image, norm, randomised
 from tests.models.unfused import MODELS, SIZES, SWIN, VIT, as_tuple, close, joined, layers_of, model_of, run, unfused
 from vitrail.errors import VitrailError
 from vitrail.models import SwinTransformer, VisionTransformer, capture, create_model
+from vitrail.models.capture import ClassRows
 from vitrail.models.tuning import tune
 
 
@@ -31,7 +32,7 @@ def test_maps_are_the_unfused_attention_and_outputs_stay_as_they_are(name, size)
         assert (map.sum(-1) - 1).abs().max() < 1e-5
     for a, b in zip(as_tuple(before), as_tuple(during), strict=True):
         assert torch.equal(a, b)
-    assert all(m.probes == () for m in layers_of(model))
+    assert not any(m.probes for m in layers_of(model))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -75,9 +76,13 @@ def shifted_windows(z, padding):
     return windows, labels
 
 
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: its kernels and its autocast")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("name", ["relative", "rotary", "swin_v1_timm"])
-def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries(name):
-    model, x = model_of(name), image(2, 3, 18, 29, dtype=torch.float32)
+def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries(name, device):
+    model, x = model_of(name).to(device), image(2, 3, 18, 29, dtype=torch.float32).to(device)
     seen = []
     original = torch.nn.functional.scaled_dot_product_attention
 
@@ -87,8 +92,9 @@ def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries
 
     with (
         torch.no_grad(),
-        torch.autocast("cpu", torch.bfloat16),
+        torch.autocast(device, torch.bfloat16),
         capture(model) as maps,
+        capture(model, reduce=None if "swin" in name else "cls_row") as rows,
         pytest.MonkeyPatch.context() as p,
     ):
         before = run(model, x)
@@ -100,6 +106,7 @@ def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries
         expected = (scores if mask is None else scores + mask.double()).softmax(-1)
         assert (maps[layer].reshape(expected.shape).double() - expected).abs().max() < 1e-5
         assert (maps[layer].sum(-1) - 1).abs().max() < 1e-5
+        assert "swin" in name or (rows[layer].double() - expected[:, :, 0]).abs().max() < 1e-5
 
 
 def test_only_the_chosen_layers_are_captured_and_may_be_counted_from_the_end():
@@ -150,6 +157,69 @@ def test_the_class_row_is_the_first_row_of_the_map(name):
     for layer, map in maps.items():
         close(rows[layer], map[:, :, 0], atol=1e-6)
         close(rows.row(layer), maps.row(layer, "class"), atol=1e-6)
+
+
+class Calls(TorchDispatchMode):
+    """How many operations run."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_class_rows_of_many_layers_take_few_operations():
+    """On a GPU it is the number of kernels that costs."""
+    counts = []
+    for depth in (2, 12):
+        model, x = VisionTransformer(**VIT | {"depth": depth}).eval(), image(1, 3, 12, 12, dtype=torch.float32)
+        with torch.no_grad(), Calls() as plain:
+            model(x)
+        with torch.no_grad(), capture(model, reduce="cls_row") as rows, Calls() as captured:
+            model(x)
+        assert sorted(rows) == list(range(depth))
+        counts.append(captured.count - plain.count)
+    assert counts[0] <= 20 and counts[1] - counts[0] <= 10  # for each layer more, its class row is selected: no kernel
+
+
+ONE = 3 * 2 * 41 * 16 * 4  # bytes of one layer's q, k and v: two pictures, 41 tokens, width 16, fp32
+
+
+@pytest.mark.parametrize(
+    ("most", "waiting"), [(0, [[], [], []]), (2 * ONE - 1, [[0], [], []]), (2 * ONE, [[0], [0, 1], []])]
+)
+def test_class_rows_wait_for_one_another_up_to_a_bound(most, waiting, monkeypatch):
+    model, x = model_of("learned"), image(2, 3, 18, 29, dtype=torch.float32)  # three layers
+    monkeypatch.setattr(ClassRows, "most", most)
+    with torch.no_grad(), capture(model) as maps, capture(model, reduce="cls_row", heads=[1], to="cpu") as rows:
+        seen = []
+        for block in model.blocks:
+            block.register_forward_hook(lambda *_: seen.append([*rows.rows.waiting]))
+        model(x)
+    assert seen == waiting
+    for layer, map in maps.items():
+        close(rows[layer], map[:, 1:, 0], atol=1e-6)
+
+
+def test_class_rows_of_a_part_of_the_model_can_be_read_while_the_capture_is_open():
+    model, x = model_of("mae"), image(2, 3, 24, 24, dtype=torch.float32)
+    with torch.no_grad(), capture(model, reduce="cls_row") as rows, capture(model) as maps:
+        run(model, x)
+        before = rows[0]
+        model.encoder(x.flip(-1))  # the decoder, whose last layer is the last of all, does not run
+        assert len(rows) == 4 and rows.get(7) is None
+        close(rows[1], maps[1][:, :, 0], atol=1e-6)
+        assert rows[0].shape != before.shape  # now of all patches
+    assert not rows.rows.waiting
+
+
+def test_class_rows_do_not_keep_a_graph_alive():
+    model, x = model_of("learned"), image(1, 3, 12, 12, dtype=torch.float32)
+    with capture(model, reduce="cls_row") as rows:
+        model(x).sum().backward()
+    assert not any(row.requires_grad for row in rows.values())
 
 
 @pytest.mark.parametrize("name", ["learned", "relative", "mae", "swin_v1_timm", "swin_v2_torchvision_masked"])
@@ -324,7 +394,7 @@ def test_a_class_row_without_a_class_token_says_what_to_use(name):
         maps.row(0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: its kernels and its autocast")
+@ON_GPU
 @pytest.mark.parametrize("name", ["relative", "distilled", "mae", "swin_v1_timm", "swin_v2_torchvision"])
 def test_maps_on_the_gpu_are_the_same_and_change_nothing(name):
     model, x = model_of(name), image(2, 3, 18, 29, dtype=torch.float32)

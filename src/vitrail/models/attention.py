@@ -54,7 +54,7 @@ class Attention(nn.Module):
         self.k_norm = nn.LayerNorm(width // heads, eps=norm_eps) if qk_norm else None
         self.logit_scale = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0))) if cosine else None
         self.proj = nn.Linear(width, width)
-        self.probes: tuple[Callable[..., None], ...] = ()  # set by `capture`
+        self.probes: list[Callable[..., None]] = []  # put there by `capture`
 
     def forward(
         self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None

@@ -4,9 +4,11 @@ A probe in each chosen layer is handed the very q and k that its kernel was give
 from them in fp32. Layers that nobody asked about keep their kernel and do no more than before.
 """
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import signature
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -20,30 +22,73 @@ Reduce = str | Callable[..., Any] | None  # "cls_row", "mean_heads", or a functi
 Token = tuple[int, int] | int | str | None  # a patch, by place or number, or the name of a token in front
 
 
-def attention_map(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale·QKᵀ + bias) in fp32, [B, H, N, N], made in place: no second matrix of this size exists."""
-    with torch.autocast(q.device.type, enabled=False):  # it would multiply in half precision
-        scores = (q.float() * scale) @ k.float().transpose(-2, -1)
+def scores_of(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """scale·QKᵀ + bias in fp32, however q and k are stored: [B, H, n, d] and [B, H, N, d] -> [B, H, n, N]."""
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and not torch.compiler.is_compiling():
+        # The product of two halves is exact in fp32, and this adds them up in fp32: nothing is lost, nothing copied.
+        scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(-2, -1), out_dtype=torch.float32)
+        scores = scores.unflatten(0, q.shape[:2]).mul_(scale)
+    else:
+        with torch.autocast(q.device.type, enabled=False):  # it would multiply in half precision
+            scores = (q.float() * scale) @ k.float().transpose(-2, -1)
     if bias is not None:
         scores.unflatten(0, (-1, bias.shape[0])).add_(bias.to(q.dtype))  # as rounded as the kernel gets it
+    return scores
+
+
+def attention_map(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale·QKᵀ + bias) in fp32, [B, H, n, N], made in place: no second matrix of this size exists."""
+    scores = scores_of(q, k, bias, scale)
     scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
     return scores.div_(scores.sum(dim=-1, keepdim=True))
 
 
-def attention_row(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """The same for a single query, [B, H, 1, d]: [B, H, N]. Of half precision a product and a sum, since a matrix
-    product in fp32 would first need a copy of all keys."""
-    if k.dtype == torch.float32:
-        with torch.autocast(q.device.type, enabled=False):
-            scores = ((q * scale) @ k.transpose(-2, -1)).squeeze(-2)
-    else:
-        scores = (k * (q.float() * scale)).sum(dim=-1, dtype=torch.float32)
-    if bias is not None:
-        scores = (scores.unflatten(0, (-1, bias.shape[0])) + bias.squeeze(-2).to(q.dtype)).flatten(0, 1)
-    return scores.softmax(dim=-1)
+class ClassRows:
+    """The class rows of many layers, made together.
+
+    One row is so little work that a GPU takes longer to be told of it than to do it. So layers leave their q and k, the
+    very tensors of the forward, and a few kernels make the rows of all of them: when the last of the chosen layers has
+    passed, when more than `most` bytes wait, or when someone wants to read.
+    """
+
+    # Nine layers of ViT-B/16 in half precision at batch 32, or all twelve of one picture of 1024×1024.
+    most = 2**28
+
+    def __init__(self, heads: list[int] | None, to: torch.device | None, last: int):
+        self.heads, self.to, self.last = heads, to, last
+        self.waiting: dict[int, tuple[Tensor, Tensor, Tensor | None, float, int]] = {}
+        self.bytes = 0
+        self.made: dict[int, Tensor] = {}
+
+    def add(self, layer: int, q: Tensor, k: Tensor, bias: Tensor | None, scale: float, prompts: int) -> None:
+        self.made.pop(layer, None)  # of an earlier forward
+        self.waiting[layer] = (q, k, bias, scale, prompts)
+        self.bytes += 3 * k.nbytes  # q, k and v are parts of one tensor, which waits as a whole
+        if layer == self.last or self.bytes > self.most:
+            self.make()
+
+    @torch.no_grad()
+    def make(self) -> None:
+        waiting, self.waiting, self.bytes = self.waiting, {}, 0
+        for _, group in groupby(waiting.items(), key=lambda item: alike(*item[1])):  # MAE: encoder, then decoder
+            layers, parts = zip(*group, strict=True)
+            bias, scale, first = parts[0][2:]
+            q = torch.cat([part[0].select(2, first) for part in parts]).unsqueeze(2)  # L·B H 1 d
+            k = torch.cat([part[1] for part in parts])  # L·B H N d
+            bias = None if bias is None else bias[:, :, first : first + 1]
+            rows = scores_of(q, k, bias, scale).softmax(dim=-1)
+            rows = rows[:, :, 0, first:].unflatten(0, (len(layers), -1))
+            rows = rows if self.heads is None else rows[:, :, self.heads]
+            rows = rows if self.to is None else rows.to(self.to)
+            self.made.update(zip(layers, rows.unbind(), strict=True))
 
 
-class Layers(dict[int, Any]):
+def alike(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, prompts: int) -> tuple[object, ...]:
+    """Layers of which this is the same can be made together."""
+    return k.shape, k.dtype, k.device, id(bias), scale, prompts
+
+
+class Layers(UserDict[int, Any]):
     """One value per layer. Layers count from 0, and from the end as -1, -2, …, as in the call of `capture`."""
 
     def __init__(self, depth: int, missing: str):
@@ -55,11 +100,15 @@ class Layers(dict[int, Any]):
             return self[layer + self.depth]
         raise VitrailError(self.missing.format(layer=layer, there=sorted(self)))
 
+    def get(self, layer: int, default: Any = None) -> Any:  # UserDict's of Python 3.11 would ask `__missing__`
+        return self.data.get(layer, default)
+
 
 class AttentionMaps(Layers):
     """The maps that a `capture` has seen: `maps[layer]` is [B, H, N, N], in Swin [B, windows, H, n, n], in fp32."""
 
-    def __init__(self, depth: int, reduce: Reduce = None):
+    def __init__(self, depth: int, reduce: Reduce = None, rows: ClassRows | None = None):
+        self.rows = rows
         super().__init__(depth, "Layer {layer} was not captured; there are {there}.")
         self.reduce = reduce
         self.layouts = Layers(
@@ -68,6 +117,17 @@ class AttentionMaps(Layers):
         self.gradients = Layers(
             depth, "No gradient has reached layer {layer}: capture with gradients=True, then call backward()."
         )
+
+    @property
+    def data(self) -> dict[int, Any]:
+        """What all reading passes through: rows that wait are made first."""
+        if self.rows is not None and self.rows.waiting:
+            self.rows.make()
+        return self._data
+
+    @data.setter
+    def data(self, value: dict[int, Any]) -> None:
+        self._data = value if self.rows is None else self.rows.made
 
     @property
     def prefix(self) -> int:
@@ -168,6 +228,9 @@ class Probe:
             layout = layout._replace(places=layout.places()) if callable(layout.places) else layout
             self.maps.layouts[self.layer] = layout
         windows, prompts = (None, 0) if layout is None else (layout.windows, layout.prompts)
+        if self.maps.rows is not None and not torch.compiler.is_compiling():  # which launches no kernels one by one
+            self.maps.rows.add(self.layer, q, k, bias, scale, prompts)
+            return
         with torch.no_grad():  # nothing of it may enter the graph: checkpointing would miss it in its second run
             q, k, v = (t if self.heads is None else t[:, self.heads] for t in (q.detach(), k.detach(), v.detach()))
             if bias is not None:
@@ -176,9 +239,6 @@ class Probe:
             q, v = q[:, :, prompts:], v[:, :, prompts:]  # others give some of their attention to prompts: rows miss it
 
             def attention() -> Tensor:
-                if self.reduce == "cls_row":
-                    row = attention_row(q[:, :, :1], k, None if bias is None else bias[:, :, :1], scale)
-                    return row[..., prompts:]
                 product = lambda q, k, bias: attention_map(q, k, bias, scale)[..., prompts:]  # noqa: E731
                 return self.form(product, q, k, bias, windows)
 
@@ -256,6 +316,19 @@ def outer_product(left: Tensor, right: Tensor, _: None) -> Tensor:
         return left.float() @ right.float().transpose(-2, -1)
 
 
+def attention_layers(model: nn.Module) -> list[Attention]:
+    """In order. `model.modules()` takes three times as long, which a forward on a GPU would notice."""
+    found: dict[Attention, None] = {}  # a layer that is used twice counts once
+    ahead: list[nn.Module | None] = [model]
+    while ahead:
+        module = ahead.pop()
+        if isinstance(module, Attention):
+            found[module] = None
+        elif module is not None:
+            ahead.extend(reversed(module._modules.values()))
+    return [*found]
+
+
 @contextmanager
 def capture(
     model: nn.Module,
@@ -275,8 +348,9 @@ def capture(
     A map is B×H×N×N, so at large sizes keep less: `reduce="cls_row"` makes the row of the class token alone [B, H, N],
     "mean_heads" goes head by head [B, N, N], and a function gets each map, its own to change, and only its answer is
     kept; if it has a parameter `layout`, it is told there how the layer's tokens lie. `to="cpu"` moves what is kept
-    there as it is made. A second forward replaces what the first has left. Layers count from 0, in MAE on from the
-    encoder to the decoder; negative numbers count from the end.
+    there as it is made. Class rows of several layers are made together, while up to 256 MiB of their q, k and v wait. A
+    second forward replaces what the first has left. Layers count from 0, in MAE on from the encoder to the decoder;
+    negative numbers count from the end.
 
     Rows sum to 1, but for a model tuned with prompts: maps are those of its own tokens, to and from which prompts are
     left out, so a row misses what it gives to them, and sums to less.
@@ -286,7 +360,7 @@ def capture(
 
     A compiled model is compiled once more for each choice of layers and reduction, and then captured at that speed.
     """
-    modules = [m for m in model.modules() if isinstance(m, Attention)]
+    modules = attention_layers(model)
     if not modules:
         raise VitrailError(f"{type(model).__name__} has no attention layer of Vitrail's to look into.")
     if not (reduce in (None, "cls_row", "mean_heads") or callable(reduce)):
@@ -297,7 +371,8 @@ def capture(
         device = None if to is None else torch.device(to)
     except RuntimeError:
         raise VitrailError(f'to={to!r} is not a device; use "cpu", or "cuda" where there is one.') from None
-    maps = AttentionMaps(len(modules), reduce)
+    together = reduce == "cls_row" and not gradients
+    maps = AttentionMaps(len(modules), reduce, ClassRows(picked, device, max(chosen, default=0)) if together else None)
     probes = {}
     for i in chosen:
         count = modules[i].heads
@@ -305,9 +380,11 @@ def capture(
             raise VitrailError(f"Layer {i} has heads 0 to {count - 1}; there is no head {wrong[0]}.")
         probes[i] = Probe(maps, i, picked, device, gradients)
     for i, probe in probes.items():
-        modules[i].probes += (probe,)
+        modules[i].probes.append(probe)
     try:
         yield maps
     finally:
         for i, probe in probes.items():
-            modules[i].probes = tuple(p for p in modules[i].probes if p is not probe)
+            modules[i].probes.remove(probe)
+        if maps.rows is not None:
+            maps.rows.make()  # no tensor of the forward outlives the capture
