@@ -239,7 +239,9 @@ def _source(
     twice = [label for label, count in Counter(named.values()).items() if count > 1]
     if twice:
         raise VitrailError(f"{name} gives one name to several classes ({some(twice)}): make them different.")
-    source = MaskSource(name, [*named.values()], in_order(splits), True, notes, left_out, pixels, colours)
+    source = MaskSource(
+        name, [*named.values()], in_order(splits), True, notes, left_out=left_out, pixels=pixels, colours=colours
+    )
     if not len(source):
         raise VitrailError(f"{name} holds no pair to learn from, for instance: {next(iter(left_out.values()), '')}")
     return checked(source)  # type: ignore[return-value]

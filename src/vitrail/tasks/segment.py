@@ -77,8 +77,12 @@ class Segment:
 
     def rows(self, logits: Tensor, masks: Tensor, boundaries: bool = False) -> Tensor:
         """float64 [B, width]: loss, confusion [C, C] with the true class first, and boundary F1 [C] if asked for."""
-        said = logits.argmax(dim=1)
-        parts = [self.loss(logits, masks)[:, None], confusion(said, masks, len(self.classes)).flatten(1)]
+        return self.label_rows(logits.argmax(dim=1), masks, boundaries, self.loss(logits, masks))
+
+    def label_rows(self, said: Tensor, masks: Tensor, boundaries: bool = False, loss: Tensor | None = None) -> Tensor:
+        """The same from the classes that were said, [B, H, W]; without logits there is no loss, and 0 stands for it."""
+        loss = torch.zeros(len(masks), device=masks.device) if loss is None else loss
+        parts = [loss[:, None], confusion(said, masks, len(self.classes)).flatten(1)]
         if boundaries:
             parts.append(boundary_f1(said, masks, len(self.classes)))
         return torch.cat([part.double() for part in parts], dim=1)

@@ -2,12 +2,12 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitrail.data.samples import plural
 from vitrail.tasks.report import DataProblems, ReportContent, write_report
+from vitrail.train.dense_finish import Measured, dense_content
 from vitrail.train.dense_loop import DenseTrainer
 from vitrail.train.dense_plan import HIDDEN
 from vitrail.train.finish import duplicates
@@ -21,16 +21,6 @@ ROUNDS = 40  # of the bootstrap after an epoch, which only says what difference 
 
 
 @dataclass
-class Measured:
-    """What came of the held-out pictures."""
-
-    figures: dict[str, float]  # with intervals
-    per_class: dict[str, Any]
-    cases: list[tuple[str, str]]  # (caption, picture), the best, the median and the worst; in the first process
-    kept: dict[str, Any]  # for the file to ship
-
-
-@dataclass
 class DenseWork(Work):
     """Learning from pictures with an answer inside."""
 
@@ -38,8 +28,6 @@ class DenseWork(Work):
     recipe: Recipe
 
     looping: ClassVar[Any] = DenseTrainer
-    unit: ClassVar[str]  # what the support of a class counts
-    meanings: ClassVar[dict[str, tuple[str, str]]]  # of the figures: a name, and what it says
 
     def __post_init__(self) -> None:
         self.pre = self.start.preprocessing
@@ -55,8 +43,8 @@ class DenseWork(Work):
         """How large the pictures are that the model sees."""
 
     @abstractmethod
-    def measured(self) -> Measured:
-        """The held-out pictures, by the weights that are kept."""
+    def measured(self) -> tuple[Measured, dict[str, Any]]:
+        """The held-out pictures, by the weights that are kept; and what the file to ship is to know of them."""
 
     @abstractmethod
     def wrong(self) -> dict[str, list[str]]:
@@ -89,13 +77,13 @@ class DenseWork(Work):
         )  # fmt: skip
 
     def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]:
-        found = self.measured() if "val" in self.views else Measured({}, {}, [], {})
+        found, more = self.measured() if "val" in self.views else (Measured({}, {}, [], {}, ""), {})
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
             self.report(history, best, found, unreadable, seconds)
-        self.keep({**best, **found.figures}, finished=True, **found.kept)
+        self.keep({**best, **found.figures}, finished=True, **more)
         if self.group.first:
-            self.show_outcome(found.figures, best, seconds)
+            self.show_outcome(found, best, seconds)
         return found.figures
 
     def report(
@@ -113,7 +101,7 @@ class DenseWork(Work):
             curves=[row for row in history if row["epoch"]],
             best_epoch=best.get("epoch"),
             problems=self.problems(unreadable),
-            **dense_content(found, self.meanings, self.unit),
+            **dense_content(found),
             **self.told(),
         )
         write_report(self.folder / "report.html", content)
@@ -123,10 +111,10 @@ class DenseWork(Work):
         within, across = duplicates(samples)
         return DataProblems([*unreadable.items()], within, across, list(self.source.notes), self.wrong())
 
-    def show_outcome(self, figures: dict[str, Any], best: dict[str, Any], seconds: float) -> None:
-        view = self.view
+    def show_outcome(self, found: Measured, best: dict[str, Any], seconds: float) -> None:
+        view, figures = self.view, found.figures
         view.line()
-        for name, (words, _) in self.meanings.items():
+        for name, (words, _) in found.meanings.items():
             if name in figures:
                 low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
                 interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
@@ -136,38 +124,3 @@ class DenseWork(Work):
         view.line(f"Kept: epoch {best.get('epoch', self.epochs)}, after {clock(seconds)} in all.")
         view.line(f"Model:  {self.folder / 'model.safetensors'}")
         view.line(f"Report: {self.folder / 'report.html'}")
-
-
-def dense_content(found: Measured, meanings: dict[str, tuple[str, str]], unit: str) -> dict[str, Any]:
-    """The parts of a report that come from the model's answers; the table of classes has what a class has alone."""
-    return {
-        "figures": {name: value for name, value in found.figures.items() if "/" not in name},
-        "per_class": found.per_class,
-        "gallery": found.cases,
-        "gallery_title": "Best, median and worst",
-        "meanings": meanings,
-        "unit": unit,
-    }
-
-
-def spread(figures: dict[str, float], name: str) -> dict[str, float]:
-    """The standard error of a figure from its interval; nothing where it has none."""
-    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-    return {} if low is None or high is None else {f"{name}_error": (high - low) / 3.92}
-
-
-def shown_cases(worst_first: Sequence[int]) -> list[tuple[str, int]]:
-    """Which pictures a report shows: two of the best, of the middle and of the worst, or as many as there are."""
-    n = len(worst_first)
-    if n < 6:
-        places = {"best": [n - 1], "median": [n // 2], "worst": [0]}
-    else:
-        places = {"best": [n - 1, n - 2], "median": [n // 2, n // 2 - 1], "worst": [0, 1]}
-    seen: set[int] = set()
-    chosen = []
-    for word, several in places.items():
-        for place in several:
-            if 0 <= place < n and place not in seen:
-                seen.add(place)
-                chosen.append((word, int(worst_first[place])))
-    return chosen

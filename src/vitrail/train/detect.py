@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -15,10 +15,9 @@ from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinSettings
 from vitrail.tasks.detect import Detect, predictions
-from vitrail.tasks.detect_metrics import Objects, Score, picture_f1, there
-from vitrail.tasks.detect_pictures import beside
-from vitrail.tasks.report import thumbnail
-from vitrail.train.dense import ROUNDS, DenseWork, Measured, shown_cases, spread
+from vitrail.tasks.detect_metrics import Objects, Score, there
+from vitrail.train.dense import ROUNDS, DenseWork
+from vitrail.train.dense_finish import Measured, measured_boxes, spread
 from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
 from vitrail.train.dense_start import start_backbone, start_detector
 from vitrail.train.distributed import Processes
@@ -29,14 +28,6 @@ from vitrail.train.run import Run, pictures_to_learn, run_folder, splits, typica
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
 
-MEANINGS = {
-    "map": ("Mean average precision", "COCO's: over overlaps from 0.50 to 0.95, a mean of the classes"),
-    "map50": ("mAP at IoU 0.50", "an object counts as found where its box overlaps by half"),
-    "map75": ("mAP at IoU 0.75", "where its box overlaps by three quarters"),
-    "mask_map": ("Mean average precision of the outlines", "as the first, of masks in place of boxes"),
-    "mask_map50": ("Mask mAP at IoU 0.50", "as the second, of masks"),
-    "mask_map75": ("Mask mAP at IoU 0.75", "as the third, of masks"),
-}
 KINDS = {
     "clipped": "Boxes that reached outside of the picture", "empty": "Empty boxes", "unreadable box": "No boxes",
     "unknown class": "Boxes of an unknown class", "repeated": "Boxes that were there twice",
@@ -71,9 +62,6 @@ def train_detector(data: str, recipe: Recipe, group: Processes) -> Run:
 @dataclass
 class Detection(DenseWork):
     source: BoxSource
-
-    unit: ClassVar[str] = "Objects"
-    meanings: ClassVar[dict[str, tuple[str, str]]] = MEANINGS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,23 +136,12 @@ class Detection(DenseWork):
         names = [name for name in ("map", "map50", "mask_map") if name in figures]
         return {name: figures[name] for name in names} | spread(figures, "map")
 
-    def measured(self) -> Measured:
+    def measured(self) -> tuple[Measured, dict[str, Any]]:
         score, numbers = self.score(self.model)
-        threshold = score.best_threshold()
-        cases = self.cases(score, numbers, threshold) if self.group.first else []
-        kept = {"threshold": threshold}
-        return Measured(score.figures(seed=self.recipe.seed), score.per_class(), cases, kept)
-
-    def cases(self, score: Score, numbers: list[int], threshold: float) -> list[tuple[str, str]]:
-        samples = self.views["val"].samples
-        each = [picture_f1(t, f, threshold) for t, f in zip(score.truth, score.found, strict=True)]
-        order = [int(place) for place in np.argsort(each, kind="stable")]
-        made = []
-        for word, place in shown_cases(order):
-            sample, found = samples[numbers[place]], score.found[place].above(threshold)
-            drawn = beside(sample.decode(), score.truth[place], found, self.task.classes)
-            made.append((f"{word}: {sample.name}, F1 {each[place]:.1%}", thumbnail(drawn, 1400)))
-        return made
+        threshold, samples = score.best_threshold(), self.views["val"].samples
+        seen = [samples[number] for number in numbers]
+        found = measured_boxes(score, seen, threshold, self.group.first, self.recipe.seed)
+        return found, {"threshold": threshold}
 
     def about(self) -> dict[str, Any]:
         return {"task": "detect", "category_ids": list(self.source.category_ids)}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from vitrail.models import SwinSettings
 from vitrail.tasks.report import thumbnail
 from vitrail.tasks.segment import Segment, balancing_weights
 from vitrail.tasks.segment_pictures import case, palette
-from vitrail.train.dense import ROUNDS, DenseWork, Measured, shown_cases, spread
+from vitrail.train.dense import ROUNDS, DenseWork
+from vitrail.train.dense_finish import OF_MASKS, Measured, shown_cases, spread
 from vitrail.train.dense_plan import DenseFacts, fill_dense
 from vitrail.train.dense_start import start_backbone, start_segmenter
 from vitrail.train.distributed import Processes
@@ -27,15 +28,6 @@ from vitrail.train.recipe import Recipe
 from vitrail.train.run import Run, pictures_to_learn, run_folder, splits
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
-
-MEANINGS = {
-    "miou": (
-        "Mean IoU",
-        "of the pixels that are of a class or were said to be, those that both; a mean of the classes",
-    ),
-    "pixel_accuracy": ("Pixel accuracy", "the share of pixels whose class is right"),
-    "boundary_f1": ("Boundary F1", "how much of the outlines lies where it should"),
-}
 
 
 def train_segmenter(data: str, recipe: Recipe, group: Processes) -> Run:
@@ -59,9 +51,6 @@ def train_segmenter(data: str, recipe: Recipe, group: Processes) -> Run:
 @dataclass
 class Segmentation(DenseWork):
     source: MaskSource
-
-    unit: ClassVar[str] = "Pixels"
-    meanings: ClassVar[dict[str, tuple[str, str]]] = MEANINGS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,10 +101,11 @@ class Segmentation(DenseWork):
         rows = self.rows(model, boundaries=False)
         return self.task.score(rows) | spread(self.task.figures(rows, self.recipe.seed, ROUNDS), "miou")
 
-    def measured(self) -> Measured:
+    def measured(self) -> tuple[Measured, dict[str, Any]]:
         rows = self.rows(self.model, boundaries=True)
         cases = self.cases(rows) if self.group.first else []
-        return Measured(self.task.figures(rows, self.recipe.seed), self.task.per_class(rows), cases, {})
+        figures = self.task.figures(rows, self.recipe.seed)
+        return Measured(figures, self.task.per_class(rows), cases, OF_MASKS, "Pixels"), {}
 
     def cases(self, rows: Tensor) -> list[tuple[str, str]]:
         images, colours = self.views["val"], palette(len(self.task.classes), self.source.colours)
