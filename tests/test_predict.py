@@ -284,7 +284,6 @@ def test_images_are_read_as_they_are_needed_and_no_further(predictor):
         ("swin_base_patch4_window12_384", "No public weights are recorded for swin_base_patch4_window12_384"),
         ("vit_b61", 'Did you mean "vit_b16"?'),
         ("cpvt_ti16", "No public weights are recorded for cpvt_ti16"),
-        (None, "No model ships inside"),
     ],
 )
 def test_a_source_that_leads_nowhere_is_one_sentence(source, sentence):

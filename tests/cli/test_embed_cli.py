@@ -65,7 +65,6 @@ def test_a_bad_picture_is_skipped_and_named(folder, capsys):
     ("arguments", "sentence"),
     [
         (["pictures", "--model", "run", "--out", "e.csv"], "--out must end in .npz or .parquet, got e.csv"),
-        (["pictures", "--out", "e.npz"], "add --model with a run folder"),
         (["pictures", "--model", "run", "--out", "no/e.npz"], "no/e.npz can't be written"),
         (["pictures", "--model", "none.pth", "--out", "e.npz"], "There is no file none.pth"),
         (["bad.png", "--model", "run", "--out", "e.npz"], "Not one of the pictures can be read; e.npz was not written"),

@@ -63,7 +63,6 @@ def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, c
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "vitrail export runs/pets --to onnx"),
         (["nowhere.safetensors"], "There is no file nowhere.safetensors"),
         (["run", "--out", "m.bin"], "The name of a file for onnx ends in .onnx; m.bin does not"),
         (["run", "--to", "hf", "--out", "run"], "would overwrite the model itself"),

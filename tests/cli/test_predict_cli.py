@@ -122,7 +122,6 @@ def test_several_labels_share_a_row_and_may_be_none(predictor, folder, capsys):
         (["pictures", "--model", "nothing.pth", "--top", "0"], "--top must be at least 1"),
         (["pictures", "--model", "nothing.pth"], "There is no file nothing.pth"),
         (["--model", "run"], "No pictures were given"),
-        (["pictures"], "add --model with a run folder"),
         (["pictures/a.png", "--model", "run", "--device", "gpu"], "The device 'gpu' can't be used"),
         (["pictures/a.png", "--model", "run", "--image-size", "0"], "image_size must be"),
         (["pictures/a.png", "--model", "run", "--csv", "no/where.csv"], "no/where.csv can't be written"),

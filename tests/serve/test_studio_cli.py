@@ -22,10 +22,6 @@ def model(tmp_path_factory):
     return str(vitrail.save_weights(vitrail.create_model("vit_ti16", depth=1, num_classes=2), path))
 
 
-def test_without_a_model_it_says_that_none_ships_inside(capsys):
-    assert "No model ships inside this version yet" in refusal([], capsys)
-
-
 def test_a_port_that_is_taken_is_named(model, capsys):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -37,16 +37,10 @@ def doctor(
     """
     from vitrail.cli.pictures import writing
     from vitrail.doctor import diagnose
-    from vitrail.errors import VitrailError
-
-    if run is None:
-        raise VitrailError(
-            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
-            " as in `vitrail doctor runs/pets`."
-        )
+    from vitrail.weights.shipped import default_model
 
     with writing(json) as file:
-        found = diagnose(run, data, image_size, images, lr, architecture, device, _printer())
+        found = diagnose(run or default_model(), data, image_size, images, lr, architecture, device, _printer())
         if file is not None:
             jsonlib.dump(found.as_dict(), file, indent=2, ensure_ascii=False)
     print(found.verdict)

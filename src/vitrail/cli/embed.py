@@ -25,7 +25,8 @@ def embed(
     Args:
         images: Pictures, or folders of pictures.
         out: FILE.npz with the arrays paths and embeddings, or FILE.parquet with the columns path and embedding.
-        model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name.
+        model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
+            ships inside.
         flip: Also show the model the mirror image, and take the mean of the vectors.
         crops: Views of each picture to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
         fit: How a picture is brought to the model's size; as the model was trained by default.

@@ -16,7 +16,7 @@ MOST_ON_PAGE = 50  # pictures: about half a megabyte each, and the page is for r
 
 def explain(
     images: Annotated[list[Path], tyro.conf.Positional],
-    out: Path,
+    out: Path = Path("runs/explained"),
     model: str | None = None,
     methods: list[Literal["relevance", "grad_cam", "rollout", "attention"]] | None = None,
     target: str | None = None,
@@ -35,7 +35,7 @@ def explain(
     Args:
         images: Pictures, or folders of pictures.
         out: The folder to write.
-        model: A run folder, a checkpoint, hf://org/name, or a catalog name.
+        model: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.
         methods: Which explanations; all that the model allows by default.
         target: The class to explain, by label or index; for each picture its likeliest by default.
         layer: The layer whose attention and tokens are shown, from 0, or from the end as -1; the model's own choice by

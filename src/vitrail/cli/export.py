@@ -18,21 +18,16 @@ def export(
     ONNX takes any batch and, but for Swin, any height and width; `--model FILE.onnx` then works wherever a run does.
 
     Args:
-        run: A run folder, a checkpoint, hf://org/name, or a catalog name.
+        run: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.
         to: An ONNX file, or weights for timm, transformers (hf, a folder) or torchvision.
         out: Where to write; beside the model by default.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
         image_size: Side of the pictures it will get; the model's own by default.
     """
-    from vitrail.errors import VitrailError
     from vitrail.export import export as write
+    from vitrail.weights.shipped import default_model
 
-    if run is None:
-        raise VitrailError(
-            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
-            " as in `vitrail export runs/pets --to onnx`."
-        )
-    done = write(run, to, out, image_size=image_size, model=architecture)
+    done = write(run or default_model(), to, out, image_size=image_size, model=architecture)
     print(f"{done.path}: {done.megabytes:,.1f} MB, in {done.seconds:.1f} s")
     print(f"Largest difference of the logits from the model's: {done.difference:.1e}")
     for note in done.notes:

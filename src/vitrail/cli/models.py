@@ -1,5 +1,6 @@
 """`vitrail models`: the catalog as a table."""
 
+from fnmatch import fnmatch
 from typing import Annotated
 
 import tyro
@@ -17,9 +18,12 @@ def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
     from vitrail.errors import VitrailError, nearest
     from vitrail.models import list_models, resolve
     from vitrail.models.cost import cost
+    from vitrail.weights import read_checkpoint
+    from vitrail.weights.shipped import shipped_names
 
     names = list_models(pattern)
-    if not names:
+    inside = [name for name in shipped_names() if fnmatch(name, pattern)]
+    if not names and not inside:
         raise VitrailError(f"No model is named like {pattern!r}.{nearest(pattern, list_models())}")
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True)
@@ -27,17 +31,20 @@ def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("public weights", overflow="fold")
     table.add_column("licence", no_wrap=True)
-    for name in names:
-        entry, count = resolve(name)[0], cost(name)
-        height, width = entry.settings.image_size
+    rows = [(name, read_checkpoint(name).settings, "ships inside", "apache-2.0") for name in inside]
+    for entry in (resolve(name)[0] for name in names):
+        rows.append((entry.name, entry.settings, entry.hub or "", entry.licence or ""))
+    for name, settings, weights, licence in rows:
+        count = cost(settings if name in inside else name)
+        height, width = settings.image_size
         table.add_row(
             name,
             f"{count.parameters:,}",
             f"{count.multiply_adds / 1e9:.2f} G",
             f"{count.tokens:,}" if count.tokens else "",
             f"{height}×{width}",
-            entry.hub or "",
-            entry.licence or "",
+            weights,
+            licence,
         )
     console = Console()
     if not console.is_terminal:

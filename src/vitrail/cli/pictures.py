@@ -10,13 +10,12 @@ from typing import IO, Any
 
 
 def needed(model: str | None) -> str:
-    from vitrail.errors import VitrailError
+    """The model that was named, or the one that ships inside; which is said, out of the way of a pipe."""
+    from vitrail.weights.shipped import default_model
 
     if model is None:
-        raise VitrailError(
-            "No model ships inside this version yet: add --model with a run folder, a checkpoint, an ONNX file,"
-            " hf://org/name or a catalog name (`vitrail models`)."
-        )
+        model = default_model()
+        print(f"vitrail: with {model}, which ships inside; --model names another.", file=sys.stderr)
     return model
 
 

@@ -19,8 +19,10 @@ def studio(
     """Opens the Studio: drop a picture, and see how the model sees it. Nothing leaves this machine.
 
     Args:
-        run: A run folder, a checkpoint, hf://org/name, or a catalog name; several can be looked at side by side.
-        mae: A masked autoencoder, of the same kinds: hides patches, and paints them back.
+        run: A run folder, a checkpoint, hf://org/name, or a catalog name; several can be looked at side by side. By
+            default the model that ships inside.
+        mae: A masked autoencoder, of the same kinds: hides patches, and paints them back. By default the one that
+            ships inside.
         samples: A folder of pictures to choose from.
         port: Where to listen; 0 takes any free port.
         host: The address to listen on; 127.0.0.1 is reached from this machine only.
@@ -28,16 +30,13 @@ def studio(
         architecture: What a bare checkpoint in RUN is a checkpoint of, where it could be several.
         device: cpu or cuda; the GPU where there is one.
     """
-    from vitrail.errors import VitrailError
     from vitrail.serve import studio as serve
     from vitrail.serve.guard import is_loopback
     from vitrail.serve.run import open_browser
+    from vitrail.weights.shipped import default_model
 
     if not run and not mae:
-        raise VitrailError(
-            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name,"
-            " as in `vitrail studio runs/pets`."
-        )
+        run = [default_model()]
 
     def ready(address: str) -> None:
         print(f"Vitrail Studio is at {address} (Ctrl+C stops it).", flush=True)

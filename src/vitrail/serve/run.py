@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError, extra
+from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor, load
 from vitrail.serve.pictures import Sample, find_samples
 from vitrail.train.record import read_record
 from vitrail.weights.checkpoint import HEADER
 from vitrail.weights.files import read_source
+from vitrail.weights.shipped import AUTOENCODER, shipped
 
 MOST_CONNECTIONS = 128  # a browser opens six
 
@@ -48,6 +50,8 @@ def studio(
     listener = listen(host, port)  # before the models: that a port is taken is better known at once
     try:
         lenses = [Lens(m if isinstance(m, Predictor) else opened(m, architecture, device)) for m in models]
+        if mae is None and not any(isinstance(lens.predictor.model, MaskedAutoencoder) for lens in lenses):
+            mae = shipped(AUTOENCODER)
         if mae is not None:
             lenses.append(Lens(load(mae, device=device)))
         if not lenses:

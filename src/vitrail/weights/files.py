@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from vitrail.errors import VitrailError
 from vitrail.weights.rules import State
+from vitrail.weights.shipped import shipped
 
 # Found inside training checkpoints, and only data: options, NumPy numbers under their old and new names, and paths,
 # which become pure ones, since a file may come from another operating system.
@@ -65,10 +66,12 @@ class RawFile:
 
 
 def read_source(source: str | os.PathLike[str]) -> RawFile:
-    """Reads a file, a folder, or `hf://org/name`."""
+    """Reads a file, a folder, `hf://org/name`, or the name of a model that ships inside."""
     text = os.fspath(source)
     hub = text.removeprefix("hf://") if text.startswith("hf://") else None
     path = Path(text).expanduser().absolute() if hub is None else from_hub(hub)
+    if not path.exists():
+        path = shipped(text) or path
     if path.is_dir():
         path = find_weights(path)
     elif not path.is_file():

@@ -33,13 +33,15 @@ def save_weights(
     preprocessing: Preprocessing | None = None,
     name: str | None = None,
     about: dict[str, Any] | None = None,
+    half: bool = False,
 ) -> Path:
     """Writes a model: one bundle of ours, a state dict for timm or torchvision, or a folder for transformers.
 
     The vitrail dialect keeps settings, labels and preprocessing in the header of the file, and `about`: what a run has
     to say of itself (task, recipe, metrics), in values that JSON can hold. timm and torchvision are written as
     safetensors, or with torch.save if the path ends in .pth; such a file has no place for the norm epsilon or the rules
-    of resizing, so build their model with the same. What a dialect can't express is refused.
+    of resizing, so build their model with the same. What a dialect can't express is refused. `half` writes the weights
+    as fp16, in half of the bytes; whoever reads them computes in fp32 again.
     """
     path, model = Path(path).expanduser(), unwrapped(model)
     settings = settings_of(model)
@@ -56,6 +58,8 @@ def save_weights(
     # What the weights that were loaded, or the catalog, say of it; else what is usual.
     pre = preprocessing or getattr(model, "preprocessing", None) or Preprocessing().suited(settings)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    if half:
+        state = _half(state)
     if dialect == "vitrail":
         return write_weights(path, state, {HEADER: header_of(settings, pre, labels, name, about)})
     if dialect == "hf":
@@ -65,6 +69,14 @@ def save_weights(
     else:
         theirs = _translate(state, model, torchvision.layout_for(settings)) | torchvision.buffers_of(model)
     return write_weights(path, theirs, {"format": "pt"})
+
+
+def _half(state: State) -> State:
+    halved = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    large = [name for name, tensor in halved.items() if not tensor.isfinite().all() and state[name].isfinite().all()]
+    if large:
+        raise VitrailError(f"{group_names(large)} is beyond what fp16 holds (65,504): save in full precision.")
+    return halved
 
 
 def header_of(

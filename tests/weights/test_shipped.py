@@ -1,0 +1,140 @@
+"""The models that ship inside: found by name, used where none is named, half the bytes and the same answers."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitrail
+from tests.odd_files import photograph
+from vitrail import VitrailError
+from vitrail.cli import main
+from vitrail.models.heads import classifiers
+from vitrail.predict import Predictor
+from vitrail.weights import read_checkpoint, shipped
+from vitrail.weights.shipped import AUTOENCODER, CLASSIFIER, LARGEST, default_model, shipped_names
+
+LABELS = ["heron", "owl", "teal"]
+REAL = shipped.FOLDER
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
+    """A package with small models in it; with the real ones, where they are, the last tests are concerned."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    torch.manual_seed(0)
+    for name, architecture, classes in ((CLASSIFIER, "vit_nano4", LABELS), (AUTOENCODER, "mae_b16", None)):
+        small = {"num_classes": 3, "image_size": 16} if classes else {
+            "image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 2, "decoder_width": 16,
+            "decoder_depth": 1, "decoder_heads": 2,
+        }  # fmt: skip
+        model = vitrail.create_model(architecture, **small)
+        for layer in classifiers(model) if classes else ():
+            torch.nn.init.normal_(layer.weight)  # a head that says something
+        Predictor(model, model.preprocessing, classes, name, "cpu").save(folder / f"{name}.safetensors", half=True)
+    monkeypatch.setattr(shipped, "FOLDER", folder)
+    return folder
+
+
+def test_half_precision_takes_half_of_the_bytes_and_gives_the_same_answers(tmp_path):
+    model = vitrail.create_model("vit_nano4", num_classes=3, image_size=16)
+    whole = Predictor(model, model.preprocessing, LABELS, device="cpu")
+    a, b = whole.save(tmp_path / "a.safetensors"), whole.save(tmp_path / "b.safetensors", half=True)
+    assert 0.45 < b.stat().st_size / a.stat().st_size < 0.6
+    assert {tensor.dtype for tensor in read_checkpoint(b).state.values()} == {torch.float16}
+    halved = vitrail.load(b, device="cpu")
+    assert halved.labels == LABELS and next(halved.model.parameters()).dtype == torch.float32
+    picture = photograph(1, 16, 16)
+    difference = (whole.probabilities(picture) - halved.probabilities(picture)).abs().max()
+    assert 0 < difference < 1e-3
+    with torch.no_grad():
+        next(model.parameters())[0] = 1e6
+    with pytest.raises(VitrailError, match=r"beyond what fp16 holds"):
+        whole.save(tmp_path / "c.safetensors", half=True)
+    assert not (tmp_path / "c.safetensors").exists()
+
+
+def test_a_model_inside_is_found_by_name_and_by_no_name(inside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture = photograph(2, 40, 30)
+    by_none, by_name = vitrail.load(device="cpu"), vitrail.load("vitrail_tiny", device="cpu")
+    assert by_none.labels == by_name.labels == LABELS and by_none.name == "vitrail_tiny"
+    assert by_none.predict(picture) == by_name.predict(picture)
+    assert vitrail.load("vitrail_tiny_mae", device="cpu").embed(picture).shape == (1, 24)
+    assert (
+        vitrail.load_weights(vitrail.create_model("vit_nano4", num_classes=3, image_size=16), "vitrail_tiny").used > 20
+    )
+    assert shipped_names() == [CLASSIFIER, AUTOENCODER] and shipped_names(tmp_path) == []
+    other = vitrail.create_model("vit_nano4", num_classes=2, image_size=16)
+    vitrail.save_weights(other, tmp_path / "vitrail_tiny", labels=["a", "b"])  # a file of that name comes first
+    assert vitrail.load("vitrail_tiny").labels == ["a", "b"]
+
+
+def test_nothing_inside_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(VitrailError, match="No model ships inside this copy"):
+        default_model(tmp_path)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    with pytest.raises(VitrailError, match="No model ships inside this copy"):
+        vitrail.load()
+    with pytest.raises(VitrailError, match="'vitrail_tiny' is neither a file or folder nor a model name"):
+        vitrail.load("vitrail_tiny")
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert not stopped.value.code
+
+
+def test_verbs_without_a_model_use_the_one_inside_and_say_so(inside, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    photograph(3, 48, 64).save("photo.jpg")
+    run("predict", "photo.jpg", "--top", 1, "--device", "cpu")
+    said = capsys.readouterr()
+    (best,) = vitrail.load(device="cpu").predict("photo.jpg", top=1)[0]
+    assert best.label in said.out and f"{best.probability:.1%}" in said.out
+    assert said.err == "vitrail: with vitrail_tiny, which ships inside; --model names another.\n"
+    run("explain", "photo.jpg", "--device", "cpu")
+    assert (tmp_path / "runs/explained/explain.html").is_file()
+    assert (tmp_path / "runs/explained/photo").is_dir()
+    run("embed", "photo.jpg", "--out", "e.npz", "--device", "cpu")
+    with np.load("e.npz") as file:
+        assert file["embeddings"].shape == (1, 64)
+    run("export", "--to", "timm")
+    assert (tmp_path / "vitrail_tiny.timm.safetensors").is_file()
+    capsys.readouterr()
+    run("models", "vitrail*")
+    listed = capsys.readouterr().out
+    assert "vitrail_tiny" in listed and "vitrail_tiny_mae" in listed and listed.count("ships inside") == 2
+
+
+def test_training_can_start_from_a_model_inside(inside, tmp_path):
+    from tests.train.support import make_folder
+
+    started = vitrail.train(
+        make_folder(tmp_path / "toys", 18), weights="vitrail_tiny", tune="probe", device="cpu", out=tmp_path / "run"
+    )
+    assert "vitrail_tiny" in (started.folder / "run.json").read_text()
+    before = read_checkpoint(inside / "vitrail_tiny.safetensors").state
+    after = read_checkpoint(started.folder).state
+    assert torch.equal(before["blocks.0.attention.qkv.weight"].float(), after["blocks.0.attention.qkv.weight"])
+    assert vitrail.load(started).labels == ["class 0", "class 1", "class 2"]
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_what_really_ships_is_small_and_complete(name):
+    path = REAL / f"{name}.safetensors"
+    if not path.is_file():
+        pytest.skip(f"{name} is not in this copy")
+    assert path.stat().st_size <= LARGEST[name]
+    checkpoint = read_checkpoint(path)
+    parameters = sum(tensor.numel() for tensor in checkpoint.state.values())
+    assert parameters <= 6_000_000 and checkpoint.name == name and checkpoint.about["recipe"]["epochs"] > 0
+    if name == CLASSIFIER:
+        assert len(set(checkpoint.labels)) == 200 and checkpoint.labels[0] == "goldfish"
+        assert checkpoint.about["metrics"]["top1"] > 0.5
+        predictor = vitrail.load(path, device="cpu")
+        for size in ((64, 64), (480, 640), (900, 500)):
+            found = predictor.predict(Image.new("RGB", size[::-1], "orange"), top=200)[0]
+            assert abs(sum(one.probability for one in found) - 1) < 1e-4
