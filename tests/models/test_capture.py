@@ -10,7 +10,7 @@ from tests.models.restatements import attention, image, norm, randomised
 from tests.models.unfused import MODELS, SIZES, SWIN, VIT, as_tuple, close, joined, layers_of, model_of, run, unfused
 from vitrail.errors import VitrailError
 from vitrail.models import SwinTransformer, VisionTransformer, capture, create_model
-from vitrail.models.capture import ClassRows
+from vitrail.models.maps import ClassRows
 from vitrail.models.tuning import tune
 
 
