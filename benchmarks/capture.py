@@ -8,8 +8,9 @@ The jobs take turns, round after round, in a new order each time. Beside each, r
 library's own plain forward is measured again: on a GPU its time jumps between levels, so one measured elsewhere in the
 round says little. A ratio is a job's time over that of the plain forward beside it; the median of the rounds counts,
 and the least and the largest are printed with it. transformers gives maps only from eager attention, of all layers at
-once. Then the peak memory of one layer's class row at 1024×1024, against its whole map and against none. `--json FILE`
-keeps the numbers, and the command.
+once. Then the peak memory of one layer's class row at 1024×1024, against its whole map and against none, and of the
+class rows of all layers, whose q, k and v wait for one another up to a bound. `--json FILE` keeps the numbers, and the
+command.
 """
 
 import argparse
@@ -125,9 +126,10 @@ def ratios_of(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, f
     return found
 
 
-def peak(device: str, name: str, size: int, captured: dict | None) -> int:
-    """Bytes at the highest point of one forward of one picture. One block: in inference all need the same."""
-    model = vitrail.create_model(name, depth=1, image_size=size).to(device).eval()
+def peak(device: str, name: str, size: int, blocks: int | None, captured: dict | None) -> int:
+    """Bytes at the highest point of one forward of one picture, with so many blocks or all."""
+    model = vitrail.create_model(name, image_size=size, **({} if blocks is None else {"depth": blocks}))
+    model = model.to(device).eval()
     image = torch.randn(1, 3, size, size, device=device)
     with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         if device == "cuda":
@@ -146,18 +148,23 @@ def peak(device: str, name: str, size: int, captured: dict | None) -> int:
     return 1024 * int(found[1])
 
 
+# One block, for in inference all need the same; and all of them, for class rows of all are made together.
+MEMORY: dict[str, tuple[int | None, dict | None]] = {
+    "one block, plain forward": (1, None),
+    "one block, class row": (1, {"reduce": "cls_row"}),
+    "one block, mean map": (1, {"reduce": "mean_heads"}),
+    "one block, map": (1, {}),
+    "all blocks, plain forward": (None, None),
+    "all blocks, class rows": (None, {"reduce": "cls_row"}),
+}
+
+
 def memory(options: argparse.Namespace) -> dict[str, int]:
     """Each in a process of its own, so that none starts from another's peak."""
-    jobs: dict[str, dict | None] = {
-        PLAIN: None,
-        "class row of one layer": {"reduce": "cls_row"},
-        "mean map of one layer": {"reduce": "mean_heads"},
-        "map of one layer": {},
-    }
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         return {
-            job: pool.apply(peak, (options.device, options.model, options.large, captured))
-            for job, captured in jobs.items()
+            job: pool.apply(peak, (options.device, options.model, options.large, blocks, captured))
+            for job, (blocks, captured) in MEMORY.items()
         }
 
 
@@ -203,7 +210,7 @@ def main() -> None:
     print(f"peak memory of one picture of {options.large}×{options.large}")
     peaks = memory(options)
     for job, size in peaks.items():
-        above = size - peaks[PLAIN]
+        above = size - peaks[f"{job.split(',')[0]}, {PLAIN}"]
         print(f"{job:42s}{size / 2**20:9.1f} MiB{above / 2**20:+9.1f} MiB", flush=True)
 
     if options.json:
