@@ -118,6 +118,7 @@ class Source:
     splits: dict[str, list[Sample]]  # "train", "val", "test"; or "all" alone where the source names no splits
     multi_label: bool = False
     notes: list[str] = field(default_factory=list)  # sentences about what was noticed
+    held_out: str = ""  # how "val" came to be, where the data did not have it
 
     def __repr__(self) -> str:  # the samples themselves would fill a book
         sizes = ", ".join(f"{split} {len(samples):,}" for split, samples in self.splits.items())

@@ -73,10 +73,6 @@ class Faces(Source):
 
     protocol: dict[str, Any] = field(default_factory=dict)  # what was done, for the record of a run
 
-    @property
-    def held_out(self) -> str:
-        return self.protocol.get("development", "")
-
 
 def cut_face(image: Image.Image, box: Sequence[float], margin: float = MARGIN) -> Image.Image:
     """The square around a face as training saw it; `box` is left, top, right, bottom."""
@@ -127,7 +123,8 @@ def open_faces(
     }
     known = sum(face.box is not None for faces in splits.values() for face in faces)
     facts |= {"boxes": known, "margin": margin} if known else {}
-    return Faces(os.fspath(data), classes, in_order(labelled), notes=notes, protocol=facts)
+    how = facts.get("development", "")
+    return Faces(os.fspath(data), classes, in_order(labelled), notes=notes, held_out=how, protocol=facts)
 
 
 def _read(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]:

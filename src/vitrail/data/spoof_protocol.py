@@ -39,6 +39,8 @@ def arrange(
     two_kinds(splits["train"], "The training set", "train on both")
     if "val" in splits:
         facts["development"] = "the data's own development set"
+    elif val == 0:
+        raise VitrailError("--val 0 leaves no development set, and the threshold is chosen there.")
     else:
         rest, part = part_by_subject(splits["train"], DEVELOPMENT if val is None else val, seed)
         splits = splits | {"train": rest, "val": part}

@@ -110,7 +110,7 @@ def line_chart(
     }
     span = f"{x_name} {first:g} to {last:g}" if last > first else f"{x_name} {first:g}"
     ends = "; ".join(f"{line.name} {_ends(line.values, write)}" for line in series)
-    return _figure(title, f"{title} over {span}: {ends}.", size, "".join(parts), points, (top, height - bottom))
+    return framed(title, f"{title} over {span}: {ends}.", size, "".join(parts), points, (top, height - bottom))
 
 
 def reliability_chart(table: dict[str, Any], size: tuple[int, int] = (460, 470)) -> str:
@@ -168,7 +168,7 @@ def reliability_chart(table: dict[str, Any], size: tuple[int, int] = (460, 470))
         f"How often the model is right for each level of confidence, in {bins} bins. The bin that adds most to the "
         f"error claims {percent(confidence[worst])} and is right in {percent(accuracy[worst])} of {count[worst]}."
     )
-    return _figure("Accuracy by confidence", description, size, "".join(parts), points, (top, floor), stacked=True)
+    return framed("Accuracy by confidence", description, size, "".join(parts), points, (top, floor), stacked=True)
 
 
 def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
@@ -261,7 +261,7 @@ def _path(x: Sequence[float], line: Series, across: Callable, down: Callable) ->
     return "".join(parts)
 
 
-def _figure(
+def framed(
     title: str,
     description: str,
     size: tuple[int, int],

@@ -4,6 +4,7 @@ Also where fine-tuning starts: a head that is solved for, rather than drawn at r
 of a head that knows nothing yet ("Fine-tuning can distort pretrained features", Kumar et al. 2022).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +30,25 @@ class Probe:
         return features.to(self.weight) @ self.weight.T + self.bias
 
 
-def solve_probe(features: Tensor, targets: Tensor, multi_label: bool = False, folds: int = 4, seed: int = 0) -> Probe:
+def solve_probe(
+    features: Tensor,
+    targets: Tensor,
+    multi_label: bool = False,
+    folds: int = 4,
+    seed: int = 0,
+    groups: Sequence[str] | None = None,
+) -> Probe:
     """Logistic regression with an L2 penalty on the weights, which cross-validation chooses.
 
     features [n, D], targets [n, C] one-hot (or any of 0 and 1 if multi-label). Features are standardised inside; the
-    result takes them as they are.
+    result takes them as they are. Images of one group, such as those of one person, are validated together.
     """
     features, targets = features.float(), targets.float().to(features.device)
     if not features.isfinite().all():
         raise VitrailError("The model's features of some images are not finite: nothing can be learnt from them.")
     mean, std = features.mean(dim=0), features.std(dim=0).clamp_min(1e-6)
     standard = (features - mean) / std
-    fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed)).to(features.device)
+    fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed, groups)).to(features.device)
     parts = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
     solutions: list[Tensor | None] = [None] * len(parts)
     best, least, held_out = PENALTIES[0], float("inf"), torch.empty(0)
@@ -83,9 +91,18 @@ def _loss(logits: Tensor, targets: Tensor, multi_label: bool) -> Tensor:
     return -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
 
-def _folds(targets: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """A fold for each image; the images of a class are dealt out in turn, so that each fold has its share."""
+def _folds(targets: np.ndarray, folds: int, seed: int, groups: Sequence[str] | None = None) -> np.ndarray:
+    """A fold for each image; the images of a class are dealt out in turn, so that each fold has its share. Groups are
+    dealt out whole, the largest first, each to the fold that has least."""
     rng = np.random.default_rng(seed)
+    if groups is not None and len({*groups}) > 1:
+        number, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)[1:]
+        order = rng.permutation(len(sizes))
+        of_group, have = np.empty(len(sizes), dtype=np.int64), np.zeros(min(folds, len(sizes)))
+        for group in order[np.argsort(-sizes[order], kind="stable")]:
+            of_group[group] = have.argmin()
+            have[of_group[group]] += sizes[group]
+        return of_group[number]
     shuffled = rng.permutation(len(targets))
     by_class = shuffled[np.argsort(targets.argmax(axis=1)[shuffled], kind="stable")]
     fold = np.empty(len(targets), dtype=np.int64)

@@ -61,6 +61,7 @@ class ReportContent:
     hardest: Sequence[Picture] = ()
     gallery: Sequence[tuple[str, str]] = ()  # (caption, picture as from `thumbnail`), one below the other
     gallery_title: str = "What it paints"
+    sections: Sequence[tuple[str, str, str]] = ()  # (key, title, HTML): what a task has to show besides
     meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of figures: a name, and what it says
     unit: str = "Images"  # what the support of a class counts
     problems: DataProblems = field(default_factory=DataProblems)

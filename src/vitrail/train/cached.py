@@ -30,9 +30,15 @@ class Heads(nn.Module):
 class FromFeatures(Classify):
     """The same task, of features."""
 
+    chosen_by: str = "top1"
+
+    @property
+    def figure(self) -> str:
+        return self.chosen_by
+
     @classmethod
     def of(cls, task: Classify) -> "FromFeatures":
-        return cls(**{field.name: getattr(task, field.name) for field in fields(Classify)})
+        return cls(**{field.name: getattr(task, field.name) for field in fields(Classify)}, chosen_by=task.figure)
 
     def trained(self, model: nn.Module) -> nn.Module:
         return Heads(model)

@@ -21,7 +21,7 @@ from vitrail.tasks.report import (
     thumbnail,
 )
 
-__all__ = ["classification_content", "data_problems", "figures_of"]
+__all__ = ["classification_content", "data_problems", "figures_of", "illustrate"]
 
 READ = 2**32  # bytes that looking for duplicates may read; beyond, it is `vitrail data inspect`'s affair
 
@@ -113,11 +113,12 @@ def classification_content(
     mistakes = confident_mistakes(chances, labels, task.classes)
     hardest = hardest_images(chances, labels, task.classes, excluding=[picture.index for picture in mistakes])
     for picture in [*mistakes, *hardest]:
-        _illustrate(picture, samples)
+        illustrate(picture, samples)
     return {**parts, "mistakes": mistakes, "hardest": hardest}
 
 
-def _illustrate(picture: Picture, samples: list[Sample]) -> None:
+def illustrate(picture: Picture, samples: list[Sample]) -> None:
+    """Gives it the name and the thumbnail of the sample at its index."""
     sample = samples[picture.index]
     picture.name = sample.name
     try:

@@ -2,16 +2,18 @@
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.augment import Augmenter
 from vitrail.data.pictures import fitted
-from vitrail.data.samples import plural
+from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
 from vitrail.models import build
 from vitrail.models.heads import classifiers
@@ -24,7 +26,7 @@ from vitrail.train.budget import budget_rows
 from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
 from vitrail.train.finish import classification_content, data_problems, figures_of
 from vitrail.train.forward import Forward
-from vitrail.train.images import read
+from vitrail.train.images import Images, read
 from vitrail.train.loop import Settings, Trainer
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
@@ -34,7 +36,7 @@ from vitrail.train.start import set_drop_path
 from vitrail.train.state import load_state
 from vitrail.train.teacher import Teacher, load_teacher, with_reasons
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, held_out, show_outcome, show_plan
+from vitrail.train.words import CHOSE, SHORT, held_out, show_outcome, show_plan
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
@@ -51,6 +53,8 @@ class Job(Work):
     recipe: Recipe
     teacher: Teacher | None = None
 
+    kind: ClassVar[type[Classify]] = Classify
+
     def __post_init__(self) -> None:
         recipe = self.recipe
         if recipe.tune not in ("full", "head") and not self.start.pretrained:
@@ -65,7 +69,7 @@ class Job(Work):
         if recipe.tune in PARTS:
             tune(self.model, recipe.tune, **parts_of(recipe))
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
-        self.task = Classify(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
+        self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
         if recipe.teacher is not None:
             self.task = self.taught(recipe.teacher)
         self.epochs = 0 if recipe.tune == "probe" else recipe.epochs or 0
@@ -118,7 +122,15 @@ class Job(Work):
             weights = balancing_weights(labels, classes, self.task.multi_label)
             self.task = replace(self.task, class_weights=torch.from_numpy(weights).float())
         elif self.recipe.balance == "sampling":
-            self.views["train"].weights = sampling_weights(labels, classes)
+            self.views["train"].weights = self.drawing_weights(labels)
+
+    def drawing_weights(self, labels: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """How often each image is drawn, with --balance sampling."""
+        return sampling_weights(labels, len(self.task.classes))
+
+    def groups(self, images: Images) -> list[str] | None:
+        """Of images that are too alike to teach one about another, the same word; None: all differ."""
+        return None
 
     def read_more(self, workers: int, cache: str) -> None:
         if self.solves_head or self.caches:
@@ -175,7 +187,8 @@ class Job(Work):
         features = self.head_inputs()
         targets = self.task.targets(images.labels())
         for layer, inputs in zip(classifiers(self.model), features, strict=True):
-            probe = solve_probe(inputs.to(self.group.device), targets, self.task.multi_label, seed=recipe.seed)
+            x, groups = inputs.to(self.group.device), self.groups(images)
+            probe = solve_probe(x, targets, self.task.multi_label, seed=recipe.seed, groups=groups)
             weight, bias, unseen = self.group.of_first((probe.weight.cpu(), probe.bias.cpu(), probe.held_out.cpu()))
             held_out.append(unseen)
             with torch.no_grad():
@@ -183,10 +196,9 @@ class Job(Work):
                 if layer.bias is not None:
                     layer.bias.copy_(bias)
         score = self.task.score(torch.stack(held_out).mean(dim=0), targets)
-        what = "mAP" if self.task.multi_label else "accuracy"
         self.view.line(
-            f"A linear classifier on the frozen features: {what} {score[self.task.figure]:.1%}, cross-validated on the "
-            f"training images ({clock(time.monotonic() - began)})."
+            f"A linear classifier on the frozen features: {SHORT[self.task.figure]} {score[self.task.figure]:.1%}, "
+            f"cross-validated on the training images ({clock(time.monotonic() - began)})."
         )
         if recipe.lr is None:
             lr, self.why["lr"] = fine_tuning_rate(score[self.task.figure], recipe.batch_size or 64, recipe.tune)
@@ -220,7 +232,7 @@ class Job(Work):
     def trainer_of_features(self) -> Trainer:
         images = as_images(self.views["train as predicted"], self.head_inputs, self.group.device)
         if self.recipe.balance == "sampling":
-            images.weights = sampling_weights(images.labels(), len(self.task.classes))
+            images.weights = self.drawing_weights(images.labels())
         validated = len(self.views["val"].numbers) if "val" in self.views else 0
         unchanged: Any = as_they_are
         return Trainer(
@@ -277,12 +289,7 @@ class Job(Work):
         more: dict[str, Any] = {}
         parts: dict[str, Any] = {}
         if "val" in self.views:
-            logits, targets = self.logits(self.model)
-            figures, more = figures_of(self.task, logits, targets)
-            if self.group.first:
-                images = self.views["val"]
-                samples = [images.samples[number] for number in images.numbers]
-                parts = classification_content(self.task, logits, targets, samples, more.get("thresholds"))
+            figures, more, parts = self.measured()
         unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
         if self.recipe.refit == "on" and "val" in self.views:
             trained += f", then on all {self.refit(share):,} with what validation had chosen"
@@ -296,6 +303,19 @@ class Job(Work):
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             show_outcome(self.view, self.task, figures, best, seconds, self.folder)
         return figures
+
+    def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """On the validation images: the figures, what the file to ship has to know, and parts of the report."""
+        logits, targets = self.logits(self.model)
+        figures, more = figures_of(self.task, logits, targets)
+        if not self.group.first:
+            return figures, more, {}
+        samples = self.validated()
+        return figures, more, classification_content(self.task, logits, targets, samples, more.get("thresholds"))
+
+    def validated(self) -> list[Sample]:
+        images = self.views["val"]
+        return [images.samples[number] for number in images.numbers]
 
     def refit(self, share: float) -> int:
         """The same once more on all images, with the choices made: the figures are of the first time, the weights of

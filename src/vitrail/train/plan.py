@@ -38,6 +38,10 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
         chosen |= _distilling(recipe)
     if recipe.tune in RATES and facts.pretrained:
         chosen |= _cheaply(facts)
+    if recipe.task == "spoof":
+        chosen |= _spoofing(facts, chosen["epochs"])
+    else:
+        recipe = replace(recipe, balance="none" if recipe.balance == "auto" else recipe.balance)
     usual = chosen["batch_size"][0]
     if chosen["lr"][0] is not None:
         chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
@@ -147,6 +151,22 @@ def _cheaply(facts: Facts) -> dict[str, tuple[Any, str]]:
     }
 
 
+def _spoofing(facts: Facts, epochs: tuple[int, str]) -> dict[str, tuple[Any, str]]:
+    """What tells an attack is fine texture, colour and the edges of a print or screen: none of it is to be washed out,
+    and no live face mixed with an attack."""
+    evidence = "else the evidence of an attack is lost"
+    few = (by(facts.images, ((50_000, 10),), 5), "many pictures of few people")
+    return {
+        "epochs": few if facts.pretrained and not facts.masked else epochs,
+        "augment": ("light", f"mirror images and crops of 60 % or more, {evidence}"),
+        "mixup": (0.0, evidence),
+        "cutmix": (0.0, evidence),
+        "balance": ("sampling", "live faces as often as attacks, each attack type alike"),
+        "val": (0.25, "of the subjects"),
+        "refit": ("off", "the threshold belongs to the weights that it was chosen with"),
+    }
+
+
 def _refit(n: int, size: str) -> tuple[str, str]:
     """What is held out of few images is missed; what is held out of many is not, and costs as long again."""
     return ("on", f"{size}: in the end it learns from those held out too") if n < 20_000 else ("off", size)
@@ -159,6 +179,8 @@ def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
         return policy
     if recipe.flip is not None:
         policy = replace(policy, flip=recipe.flip)
+    if recipe.task == "spoof" and recipe.augment == "light":
+        policy = replace(policy, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
     return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0) if max(size) <= 16 else policy
 
 

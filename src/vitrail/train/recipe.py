@@ -19,8 +19,8 @@ class Recipe:
     """Architecture by name (`vitrail models`); by default that of the weights, or one that suits the data."""
     weights: str = "auto"
     """auto, none (from scratch), or a checkpoint, run folder, or hf://org/name to start from."""
-    task: Literal["classify", "segment", "detect"] = "classify"
-    """What is learned: a class for each image, a class for each pixel, or boxes."""
+    task: Literal["classify", "segment", "detect", "spoof"] = "classify"
+    """What is learned: a class for each image, a class for each pixel, boxes, or live faces from presented ones."""
     head: Literal["linear", "fcn", "upernet", "faster_rcnn", "mask_rcnn", "retinanet"] | None = None
     """What stands on the backbone: linear, fcn or upernet segment, the others detect."""
     pyramid: Literal["adapter", "simple", "own"] | None = None
@@ -74,8 +74,8 @@ class Recipe:
     """The teacher's share of the loss; the labels have the rest."""
     temperature: float | None = None
     """With --distill soft: the higher, the more its less likely classes count."""
-    balance: Literal["none", "weights", "sampling"] = "none"
-    """For classes of unequal size: weigh their losses, or draw them equally often."""
+    balance: Literal["auto", "none", "weights", "sampling"] = "auto"
+    """For classes of unequal size: weigh their losses, or draw them equally often; auto: the latter for spoof alone."""
     ema: float | None = None
     """Decay of the running average of the weights, which is what is kept; 0 switches it off."""
     clip: float = 1.0
@@ -86,6 +86,16 @@ class Recipe:
     """Part of the training images to hold out for validation where the data has no val/ of its own."""
     refit: Literal["auto", "on", "off"] = "auto"
     """Train once more on all images when those held out have chosen; auto: from weights, up to 20,000 images."""
+    protocol: Literal["disjoint", "official"] = "disjoint"
+    """With --task spoof, when a subject is in two splits: refuse, or (official) go on and record it."""
+    fold: str | None = None
+    """With --task spoof: 1/3 tests on the first of three parts of all subjects, and so on."""
+    leave_out: str | None = None
+    """With --task spoof: the domain to test on; the others teach."""
+    boxes: str | None = None
+    """With --task spoof: a table of face boxes, path,left,top,width,height."""
+    margin: float = 0.3
+    """With --task spoof: what a face box gets on every side, as a part of its longer side."""
     seed: int = 0
     """Of the split, the order, the augmentation and the initial weights."""
     out: Path | None = None
@@ -112,6 +122,13 @@ class Recipe:
         for name in ("head", "pyramid"):
             if self.task not in DENSE and getattr(self, name) is not None:
                 raise VitrailError(f"--{name} goes with --task segment or detect.")
+        for name, default in SPOOF.items():
+            if self.task != "spoof" and getattr(self, name) != default:
+                raise VitrailError(f"--{name.replace('_', '-')} goes with --task spoof.")
+        if self.task == "spoof" and self.refit == "on":
+            raise VitrailError("--refit on would change the weights after their threshold was chosen: leave it out.")
+        if self.task == "spoof" and self.teacher is not None:
+            raise VitrailError("--teacher is for --task classify.")
         for name in ("distill", "alpha", "temperature"):
             if self.teacher is None and getattr(self, name) is not None:
                 raise VitrailError(f"--{name} goes with --teacher, and there is none.")
@@ -120,6 +137,7 @@ class Recipe:
 
 
 DENSE = ("segment", "detect")  # tasks with more than one answer for an image
+SPOOF = {"protocol": "disjoint", "fold": None, "leave_out": None, "boxes": None, "margin": 0.3}  # its options
 # What may differ when a run is resumed: where and how fast it runs. Another device, compiler or micro-batch rounds and
 # draws drop path differently; everything else stays the same to the bit.
 MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}
@@ -140,8 +158,9 @@ def made(kind: type[R], verb: str, options: dict[str, Any]) -> R:
         options["weights"] = "none"
     elif isinstance(options.get("weights"), PathLike):  # a path, or a run
         options["weights"] = fspath(options["weights"])
-    if isinstance(options.get("teacher"), PathLike):
-        options["teacher"] = fspath(options["teacher"])
+    for name in ("teacher", "boxes"):
+        if isinstance(options.get(name), PathLike):
+            options[name] = fspath(options[name])
     if options.get("out") is not None:
         options["out"] = Path(options["out"]).expanduser()
     return kind(**options)
@@ -169,6 +188,8 @@ def shared(recipe: Any) -> dict[str, Any]:
         values["weights"] = Path(values["weights"]).name
     if (teacher := values.get("teacher")) and not teacher.startswith("hf://"):
         values["teacher"] = Path(teacher).name
+    if boxes := values.get("boxes"):
+        values["boxes"] = Path(boxes).name
     return {name: value for name, value in values.items() if name != "out"}
 
 
@@ -186,7 +207,7 @@ RANGES: dict[str, tuple[float, float | None]] = {
     "workers": (0, None), "seed": (0, None), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
     "warmup": (0, None), "drop_path": (0, 1), "flip": (0, 1), "mixup": (0, None), "cutmix": (0, None),
     "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9), "mask_ratio": (0.05, 0.95),
-    "alpha": (0, 1), "temperature": (0.01, None),
+    "alpha": (0, 1), "temperature": (0.01, None), "margin": (0, 3),
     "crop": (0.01, 1),
 }  # fmt: skip
 

@@ -35,6 +35,7 @@ class Record:
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     verb: str = "train"  # of the command that began it
+    protocol: dict[str, Any] = field(default_factory=dict)  # who was kept apart from whom, where that matters
     teacher: dict[str, Any] = field(default_factory=dict)  # whom it learns from: name, source, digest, figures
 
     def write(self, folder: Path) -> None:
@@ -70,7 +71,7 @@ def read_record(folder: Path) -> Record:
     path = folder / "run.json"
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        saved = {"verb": "train", "teacher": {}, **saved}  # of a run from before there was another
+        saved = {"verb": "train", "teacher": {}, "protocol": {}, **saved}  # of a run from before there was another
         return Record(**{name: saved[name] for name in (field.name for field in fields(Record))})
     except FileNotFoundError:
         raise VitrailError(f"There is nothing to resume in {folder}: it holds no run.json.") from None

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
             return resume(data, recipe, group, kind_of)
         if not data:
             raise VitrailError("Name the data to train on: a folder of class folders, a table, shards, or a data set.")
-        return kind_of(recipe.task).begin(str(data), recipe, group)
+        return kind_of(to_dict(recipe)).begin(str(data), recipe, group)
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Kind:
     begin: Callable[[str, Any, Processes], Run]
 
 
-def kind_of(task: str) -> Kind:
-    """Imported when asked for: torchvision's detection alone takes a second."""
+def kind_of(recipe: dict[str, Any]) -> Kind:
+    """By the options of a run. Imported when asked for: torchvision's detection alone takes a second."""
+    task = recipe.get("task", "classify")
     if task == "segment":
         from vitrail.train.segment import Segmentation, open_masks, train_segmenter
 
@@ -70,12 +72,19 @@ def kind_of(task: str) -> Kind:
         from vitrail.train.detect import Detection, open_boxes, train_detector
 
         return Kind(Detection, open_boxes, train_detector)
+    if task == "spoof":
+        from vitrail.train.spoof import SpoofJob, opener
+
+        opened = opener(recipe)
+        return Kind(SpoofJob, opened, partial(_train, work=SpoofJob, opened=opened))
     return Kind(Job, open_source, _train)
 
 
-def _train(data: str, recipe: Recipe, group: Processes) -> Run:
+def _train(
+    data: str, recipe: Recipe, group: Processes, work: type[Job] = Job, opened: Callable[[str], Source] = open_source
+) -> Run:
     folder = group.of_first(run_folder(recipe, data))
-    source = open_source(data)
+    source = opened(data)
     learnt = pictures_to_learn(source)
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
     start = start_model(
@@ -91,18 +100,18 @@ def _train(data: str, recipe: Recipe, group: Processes) -> Run:
     full, why = fill(recipe, facts)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
     samples = splits(source, full.val or 0.0, recipe.seed)
-    job = Job(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
+    job = work(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
     with fitting_threads(start.model, group.device):
         return Run(folder, job.run())
 
 
-def resume(data: str | Path | None, recipe: R, group: Processes, kinds: Callable[[str], Kind]) -> Run:
+def resume(data: str | Path | None, recipe: R, group: Processes, kinds: Callable[[dict[str, Any]], Kind]) -> Run:
     """Goes on from the saved state; a run that was killed before there was one begins anew, in the same folder."""
     folder: Path | None = recipe.out  # type: ignore[attr-defined]
     if folder is None:
         raise VitrailError("--resume continues the run in --out: name its folder.")
     record = read_record(folder)
-    kind = kinds(record.recipe.get("task", "classify"))
+    kind = kinds(record.recipe)
     if record.verb != kind.work.verb:
         raise VitrailError(f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.")
     given, full = continued(record, recipe)

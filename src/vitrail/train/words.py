@@ -15,7 +15,8 @@ from vitrail.train.start import Start
 from vitrail.train.view import View, clock
 
 CHOSE = "which also chose the epoch: expect slightly less on new images"
-NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
+NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1", "auc": "AUC", "eer": "EER"}
+SHORT = {"top1": "accuracy", "map": "mAP", "auc": "AUC"}
 
 
 def show_plan(
@@ -62,7 +63,7 @@ def choices(recipe: Any, why: dict[str, str], hidden: set[str]) -> Iterator[tupl
 
 
 def held_out(source: Source) -> str:
-    return "val/" if "val" in source.splits else "held out of the training images"
+    return source.held_out or ("val/" if "val" in source.splits else "held out of the training images")
 
 
 def show_unreadable(view: View, bad: dict[str, str]) -> None:
@@ -95,7 +96,7 @@ def show_outcome(
     view: View, task: Classify, figures: dict[str, Any], best: dict[str, Any], seconds: float, folder: Path
 ) -> None:
     view.line()
-    for name in (task.figure, "macro_f1"):
+    for name in (task.figure, "macro_f1", "eer"):
         if name in figures:
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""

@@ -240,14 +240,17 @@ class Work(ABC):
             **self.facts(),
         )
         try:
-            test, classes = self.source.splits.get("test", []), self.source.classes
-            write_split(self.folder / "split.csv", self.samples["train"], self.samples["val"], test, classes)
+            self.write_split(self.folder / "split.csv", self.samples | {"test": self.source.splits.get("test", [])})
             record.write(self.folder)
         except VitrailError:
             with suppress(OSError):
                 if new:
                     self.folder.rmdir()  # unless something is in it
             raise
+
+    def write_split(self, path: Path, samples: dict[str, list[Sample]]) -> None:
+        """Who went where."""
+        write_split(path, samples["train"], samples["val"], samples["test"], self.source.classes)
 
     def told(self) -> dict[str, Any]:
         """What every report says of how the run was made."""
