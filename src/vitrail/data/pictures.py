@@ -7,7 +7,7 @@ else.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -169,7 +169,7 @@ def _identity(sample: Sample) -> str:
     return f"{whole} {sample.identity()}"
 
 
-def threaded(workers: int, function: Callable[[T], R], items: Sequence[T], ahead: int = 4) -> Iterator[R]:
+def threaded(workers: int, function: Callable[[T], R], items: Sequence[T], ahead: int = 4) -> Generator[R, None, None]:
     """`map` in threads, in order, at most `ahead` items per worker before the reader. Pillow decodes outside of
     Python's lock, so threads do what processes would, without copying pictures between them."""
     if workers < 1:

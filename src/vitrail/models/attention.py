@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.short import short_attention, suits
+
 Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
 
 
@@ -86,6 +88,8 @@ class Attention(nn.Module):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     """softmax(scale·QKᵀ + bias)·V by the fastest kernel there is; q, k, v and the result are [B, H, N, d]."""
+    if bias is None and not dropout and suits(q, v):
+        return short_attention(q, k, v, scale)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
     bias = bias.to(q.dtype)

@@ -3,7 +3,9 @@
 An entry may also say where its public weights lie and which preprocessing they expect.
 """
 
+import ast
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
@@ -109,19 +111,35 @@ def list_models(pattern: str = "*") -> list[str]:
 
 def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
     """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384, and
-    `vit_b16_distilled` has a distillation token; `tv:resnet18` is torchvision's."""
+    `vit_b16_distilled` has a distillation token; `tv:resnet18` is torchvision's. Any setting can be changed by name:
+    `vit_mini4:position=rotary,pool=mean`."""
+    if "=" in name:
+        return _changed(name)
     if name.startswith(PREFIX):
         arch = name.removeprefix(PREFIX)
         return Entry(name, CNNSettings(arch), Preprocessing()), {}
-    for spelling in (
-        name,
-        name.split("/")[-1],
-    ):  # "ViT-B/16" as a whole, "google/vit-base-patch16-224" by its last part
+    for spelling in (name, name.split("/")[-1]):  # "ViT-B/16" whole, "google/vit-base-patch16-224" by its last part
         plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
         if found := _look_up(plain):
             return found
     hint = nearest(plain, [*catalog(), *_aliases()])
     raise VitrailError(f"There is no model named {name!r}.{hint} `vitrail models` lists them all.")
+
+
+def _changed(name: str) -> tuple[Entry, dict[str, Any]]:
+    """`vit_mini4:position=rotary,depth=6`: what stands behind the last colon, as Python writes it or as a bare word."""
+    base, _, words = name.rpartition(":")
+    entry, implied = resolve(base)
+    changes = dict(implied)
+    for word in re.split(r",(?![^(]*\))", words):  # not inside of (3, 4, 9)
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals:
+            raise VitrailError(f"{word!r} in {name!r} changes no setting: write it as in vit_mini4:position=rotary.")
+        changes[key] = value
+        with suppress(ValueError, SyntaxError):
+            changes[key] = ast.literal_eval(value)
+    change(entry.settings, **changes)  # refuses what is no setting, and what can't be one
+    return entry, changes
 
 
 def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
@@ -263,10 +281,20 @@ def _cpvt() -> list[Entry]:
 
 
 def _small_images() -> list[Entry]:
-    """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64); and
-    two for pictures of a few pixels, such as scikit-learn's digits, that a laptop trains in a minute."""
+    """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64); a
+    hybrid of the same grid that learns more from as many pictures; and two for pictures of a few pixels, such as
+    scikit-learn's digits, that a laptop trains in a minute."""
     mini: dict[str, Any] = {"width": 192, "depth": 9, "heads": 12, "mlp_ratio": 2.0}
     nano: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "mlp_ratio": 2.0}
+    # 5.5 M parameters and 64 tokens, the last of a light convolutional stem's halvings done by the patches.
+    hybrid: dict[str, Any] = {
+        "width": 256,
+        "depth": 8,
+        "heads": 8,
+        "mlp_ratio": 3.0,
+        "class_token": False,
+        "pool": "mean",
+    }
     return [
         Entry(
             name,
@@ -278,6 +306,8 @@ def _small_images() -> list[Entry]:
             ("vit_nano4", 16, 4, nano),
             ("vit_mini4", 32, 4, mini),
             ("vit_mini8", 64, 8, mini),
+            ("hybrid_mini4", 32, 2, {**hybrid, "stem": "conv2"}),
+            ("hybrid_mini8", 64, 2, {**hybrid, "stem": "conv4"}),
         )
     ]
 

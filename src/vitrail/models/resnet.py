@@ -1,4 +1,5 @@
-"""The convolutional stem of the hybrid: the paper's ResNet with weight-standardised convolutions and group norm.
+"""The convolutional stems of the hybrid: the paper's ResNet with weight-standardised convolutions and group norm, and
+a light one for small pictures.
 
 Padding is TensorFlow's "SAME" (computed from the size at hand, the odd pixel right and bottom), which is what the
 published hybrid weights were trained with.
@@ -85,5 +86,32 @@ class ResNetStem(nn.Module):
         return x
 
 
-def stem_stride(blocks: tuple[int, ...]) -> int:
-    return 4 * 2 ** max(len(blocks) - 1, 0)
+class ConvStem(nn.Module):
+    """3×3 convolutions of stride 2, each with group norm and twice the channels of the one before. "Early convolutions
+    help transformers see better" (Xiao et al. 2021); here they leave the last halving, or more, to the patches."""
+
+    def __init__(self, channels: int, stride: int, width: int = 64):
+        super().__init__()
+        self.conv, self.norm = StdConv(channels, width, 3, stride=2), nn.GroupNorm(GROUPS, width)
+        outputs = [width * 2**i for i in range(stride.bit_length() - 1)]
+        self.convs = nn.ModuleList(StdConv(c // 2, c, 3, stride=2) for c in outputs[1:])
+        self.norms = nn.ModuleList(nn.GroupNorm(GROUPS, c) for c in outputs[1:])
+        self.out_channels, self.stride = outputs[-1], stride
+
+    def forward(self, x: Tensor) -> Tensor:  # B C H W -> B C' ⌈H/stride⌉ ⌈W/stride⌉
+        x = F.relu(self.norm(self.conv(x)))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.relu(norm(conv(x)))
+        return x
+
+
+Stem = tuple[int, ...] | str  # blocks per stage of a ResNet, or one of the light ones
+LIGHT = {"conv2": 2, "conv4": 4, "conv8": 8}  # by their stride
+
+
+def make_stem(channels: int, stem: Stem) -> ResNetStem | ConvStem:
+    return ConvStem(channels, LIGHT[stem]) if isinstance(stem, str) else ResNetStem(channels, stem)
+
+
+def stem_stride(stem: Stem) -> int:
+    return LIGHT[stem] if isinstance(stem, str) else 4 * 2 ** max(len(stem) - 1, 0)

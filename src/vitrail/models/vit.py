@@ -29,7 +29,7 @@ from vitrail.models.layers import (
     init_weights,
 )
 from vitrail.models.position import KINDS, RULES, Grid, make_position
-from vitrail.models.resnet import ResNetStem, stem_stride
+from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
 from vitrail.models.tuning import Tuning, add_parts
 
 
@@ -50,9 +50,8 @@ class ViTSettings:
 
     patch_embed: str = "linear"  # linear | conv: the same map; linear is the faster of the two on a CPU
     patch_bias: bool = True
-    stem: tuple[int, ...] | None = (
-        None  # hybrid: blocks per stage of a ResNet; patch_size then counts on its feature map
-    )
+    # Hybrid: blocks per stage of a ResNet, or "conv2" | "conv4" | "conv8"; patch_size then counts on its feature map.
+    stem: Stem | None = None
 
     position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
     position_prefix: bool = True  # does a learned table have rows for the class and distillation tokens?
@@ -86,7 +85,7 @@ class ViTSettings:
             object.__setattr__(self, "tuning", Tuning(**self.tuning))
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
-        if self.stem is not None:
+        if self.stem is not None and not isinstance(self.stem, str):
             object.__setattr__(self, "stem", tuple(self.stem))
         choices: dict[str, Iterable[object]] = {
             "activation": [*ACTIVATIONS, "swiglu"],
@@ -98,6 +97,8 @@ class ViTSettings:
             "head": ["linear", "mlp"],
             "head_activation": ["tanh", "gelu"],
         }
+        if isinstance(self.stem, str):
+            choices["stem"] = LIGHT
         counts = {"channels": 1, "num_classes": 0, "width": 1, "depth": 1, "heads": 1, "registers": 0}
         check_settings(self, choices, counts, rates=["dropout", "attention_dropout", "drop_path"])
         if self.width % self.heads:
@@ -179,7 +180,7 @@ class VisionTransformer(nn.Module):
         self.settings = s
         self.gradient_checkpointing = False
 
-        self.stem = None if s.stem is None else ResNetStem(s.channels, s.stem)
+        self.stem = None if s.stem is None else make_stem(s.channels, s.stem)
         channels = s.channels if self.stem is None else self.stem.out_channels
         self.patch = PatchEmbed(channels, s.width, s.patch_size, s.patch_embed, s.patch_bias)
         self.position = make_position(

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.data.augment import Augmenter
 from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.mix import draw, mix
+from vitrail.data.pictures import threaded
 from vitrail.data.randaugment import to_device as send
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
@@ -29,9 +30,11 @@ from vitrail.train.images import Images
 from vitrail.train.leave import Interrupted, Leave, Stopped
 from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates, statistics
 from vitrail.train.precision import autocast
+from vitrail.train.recorded import Recorded
 from vitrail.train.state import save_state, seed_step
 
 SAVE_EVERY = 600.0  # seconds between saved states inside a long epoch
+SAVE_REST = 5.0  # at the ends of epochs on a GPU that may be shorter than it takes to save
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,13 @@ class Trainer:
         self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
         self.device, self.validated = processes.device, validated
         groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        # Small pictures live on the device, and their steps are so short that the host must not start each kernel.
+        small = train.loader.resident is not None and processes.count == 1
+        self.recorded = Recorded(self._update) if small and settings.compile else None
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=self.recorded is not None
+        )
+        self._rates_on_device()
         self.batch_size = min(settings.batch_size, len(train.numbers))
         if self.batch_size < processes.count:
             raise VitrailError(
@@ -103,9 +112,7 @@ class Trainer:
         self.parallel: DistributedDataParallel | None = None
         if processes.count > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            self.parallel = DistributedDataParallel(
-                trained, device_ids=ids, find_unused_parameters=settings.idle
-            )
+            self.parallel = DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=settings.idle)
         # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
         self.net: Any = torch.compile(self.parallel or trained) if settings.compile else self.parallel or trained
         self.average = RunningAverage(model, settings.ema) if settings.ema else None
@@ -142,7 +149,9 @@ class Trainer:
                 self.history.append(row)
                 self.epoch, self.step = self.epoch + 1, 0
                 self.sums = dict.fromkeys(self.sums, 0.0)
-                self.save()
+                rested = time.monotonic() - self._saved > SAVE_REST
+                if rested or not self.recorded or self.epoch == self.settings.epochs:
+                    self.save()
 
     def _train_epoch(self) -> None:
         order = epoch_order(self.train.numbers, self.settings.seed, self.epoch, self.train.weights)
@@ -185,22 +194,49 @@ class Trainer:
 
     def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Tensor, Tensor], None, None]:
         """The pixels and the targets of each step. What happens to an image is drawn by its key, whatever its company:
-        so of small pictures, which live on the device whole, those of many steps are changed at once. A GPU takes
-        hardly longer over them than over those of one, and the host no longer has to keep up with every step."""
+        so of small pictures, which live on the device whole, those of several steps are changed at once. A GPU takes
+        hardly longer over them than over those of one."""
         loader, several = self.train.loader, 1
         if loader.resident is not None and mine:
             several = max(1, _values_at_once(self.device) // (len(mine[0]) * loader.resident.pixels[0].numel()))
-        groups, repeats = ([np.concatenate(each[i : i + several]) for i in range(0, len(mine), several)]
-                           for each in (mine, again))  # fmt: skip
-        with closing(loader.batches(groups)) as batches:
-            for repeat in repeats:
+        if several > 1:
+            yield from self._several_at_once(mine, again, several)
+            return
+        with closing(loader.batches(mine)) as batches:
+            for repeat in again:
                 asked = time.monotonic()
                 numbers, images = next(batches)
                 self.sums["wait"] += time.monotonic() - asked
                 pixels = self.augmenter(images, numbers + repeat, self.epoch, self.device, out=self._pixels)
-                if self.device.type == "cpu" and several == 1:  # the last step is over, and fresh memory costs a fifth
+                if self.device.type == "cpu":  # where the last step is over, and fresh memory takes a fifth of the time
                     self._pixels = pixels
-                yield from zip(pixels.split(len(mine[0])), self._targets(numbers).split(len(mine[0])), strict=True)
+                yield pixels, self._targets(numbers)
+
+    def _several_at_once(
+        self, mine: list[np.ndarray], again: list[np.ndarray], several: int
+    ) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """By a thread, on a stream of its own, while the steps before are under way."""
+        loader, gpu = self.train.loader, self.device.type == "cuda"
+        aside = torch.cuda.Stream(self.device) if gpu else None
+
+        def make(first: int) -> tuple[Tensor, Tensor, Any]:
+            numbers, repeats = (np.concatenate(each[first : first + several]) for each in (mine, again))
+            with torch.cuda.stream(aside):
+                _, images = next(loader.batches([numbers]))
+                pixels = self.augmenter(images, numbers + repeats, self.epoch, self.device)
+                return pixels, self._targets(numbers), aside.record_event() if aside else None
+
+        with closing(threaded(1, make, range(0, len(mine), several), ahead=2)) as made:
+            for _ in range(0, len(mine), several):
+                asked = time.monotonic()
+                pixels, targets, ready = next(made)
+                self.sums["wait"] += time.monotonic() - asked
+                if ready is not None:
+                    here = torch.cuda.current_stream(self.device)
+                    here.wait_event(ready)
+                    pixels.record_stream(here)
+                    targets.record_stream(here)
+                yield from zip(pixels.split(len(mine[0])), targets.split(len(mine[0])), strict=True)
 
     def _targets(self, numbers: np.ndarray) -> Tensor:
         if self.train.loader.resident is None:
@@ -220,18 +256,29 @@ class Trainer:
         done = self.epoch * self.steps + self.step
         factor = rate_factor(done, settings.epochs * self.steps, round(settings.warmup * self.steps))
         set_rates(self.optimizer, settings.lr * factor)
-        loss = self._gradients(pixels, targets)
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
-        norm = nn.utils.clip_grad_norm_(trainable, settings.clip or float("inf"))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        done_and_norm = (self.recorded or self._update)(pixels, targets)
         self.processes.mean(self._statistics)
         if self.average is not None:
             self.average.update(self.model)
         # Along with the loss the processes agree on when to leave and when to save, so that all do it at one step.
         save = self.processes.first and time.monotonic() - self._saved > SAVE_EVERY
         wishes = torch.tensor([self.leave.asked, save], dtype=torch.float32).to(self.device, non_blocking=True)
-        return _Late(self.processes.total(torch.cat([torch.stack([loss, norm.float()]), wishes])), self.step + 1)
+        return _Late(self.processes.total(torch.cat([done_and_norm, wishes])), self.step + 1)
+
+    def _update(self, pixels: Tensor, targets: Tensor) -> Tensor:
+        """Of the weights; gives the sum of this process's losses and the norm of the gradient, [2]."""
+        loss = self._gradients(pixels, targets)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        norm = nn.utils.clip_grad_norm_(trainable, self.settings.clip or float("inf"))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack([loss, norm.float()])
+
+    def _rates_on_device(self) -> None:
+        """A recorded step reads them there."""
+        if self.recorded:
+            for group in self.optimizer.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
 
     def _gradients(self, pixels: Tensor, targets: Tensor) -> Tensor:
         """Of the mean loss over the global batch, accumulated over micro-batches that are halved if memory runs out."""
@@ -311,7 +358,7 @@ class Trainer:
         return {
             "epoch": self.epoch + 1,
             "train_loss": self.sums["loss"] / images,
-            "lr": max(group["lr"] for group in self.optimizer.param_groups),
+            "lr": max(float(group["lr"]) for group in self.optimizer.param_groups),
             "images_per_second": images / max(self.sums["time"], 1e-9),
             "data_wait": self.sums["wait"] / max(self.sums["time"], 1e-9),
         }
@@ -359,6 +406,7 @@ class Trainer:
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._rates_on_device()
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         for name in ("epoch", "step", "sums", "history", "best", "validated"):
@@ -383,8 +431,8 @@ class Trainer:
 
 
 def _values_at_once(device: torch.device) -> int:
-    """How many numbers a GPU may augment at once: half a gigabyte of them, less where there is little memory."""
-    return min(2**27, torch.cuda.get_device_properties(device).total_memory // 256)
+    """How many numbers a GPU may augment at once: an eighth of a gigabyte, less where there is little memory."""
+    return min(2**25, torch.cuda.get_device_properties(device).total_memory // 256)
 
 
 def _figure(row: dict[str, Any], name: str) -> float:

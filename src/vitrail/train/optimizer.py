@@ -68,7 +68,10 @@ def rate_factor(step: int, steps: int, warmup: int, last: float = 0.01) -> float
 
 def set_rates(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr * group["scale"])
+        else:
+            group["lr"] = lr * group["scale"]
 
 
 def statistics(model: nn.Module) -> dict[str, Tensor]:

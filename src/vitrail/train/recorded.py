@@ -1,0 +1,51 @@
+"""A training step as one CUDA graph: recorded once, then started by a single call.
+
+A small model's step is a few hundred kernels of some microseconds each, and the host takes longer to start them than
+the GPU to run them. A graph starts them all at once; they are the same kernels, so the weights are the same too.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3  # steps before the recording: what is compiled, measured or allocated on first use must be there
+
+
+class Recorded:
+    """`update(pixels, targets)`, which must do the same to the same memory on every call. What differs from call to
+    call (learning rates, the seed of the generator) has to lie in tensors or in the generator of the GPU."""
+
+    def __init__(self, update: Callable[[Tensor, Tensor], Tensor]):
+        self.update, self.calls = update, 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            return self._aside(pixels, targets)
+        if self.graph is None:
+            self._record(pixels, targets)
+        assert self.graph is not None
+        self.pixels.copy_(pixels)
+        self.targets.copy_(targets)
+        self.graph.replay()
+        return self.result
+
+    def _aside(self, pixels: Tensor, targets: Tensor) -> Tensor:
+        """On the stream that will be recorded: the gradients' memory belongs to the stream that asked for it first."""
+        here = torch.cuda.current_stream()
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            result = self.update(pixels, targets)
+        here.wait_stream(self.stream)
+        return result
+
+    def _record(self, pixels: Tensor, targets: Tensor) -> None:
+        self.pixels, self.targets = torch.empty_like(pixels), torch.empty_like(targets)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # the graph has memory of its own
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            self.result = self.update(self.pixels, self.targets)
