@@ -268,3 +268,20 @@ def test_cost_counted_from_two_depths_is_that_of_the_whole_model(name):
             model(torch.empty(1, 3, *model.settings.image_size))
     assert cost(name).parameters == sum(p.numel() for p in model.parameters())
     assert cost(name).multiply_adds == counter.get_total_flops() // 2
+
+
+def test_any_setting_can_be_changed_by_name():
+    name = "vit_mini4:position=rotary,pool=mean,depth=2,image_size=(32, 48),qkv_bias=False"
+    settings = create_model(name, num_classes=3).settings
+    assert (settings.position, settings.pool, settings.depth, settings.image_size) == ("rotary", "mean", 2, (32, 48))
+    assert settings.qkv_bias is False and settings.width == 192 and settings.num_classes == 3
+    assert create_model("ViT-B/16:depth=1,width=96,heads=3").settings.patch_size == (16, 16)
+    for wrong, sentence in (
+        ("vit_mini4:positon=rotary", 'Did you mean "position"?'),
+        ("vit_mini4:position=rotory", "rotory"),
+        ("vit_mini4:depth=2,rotary", "'rotary' in"),
+        ("vit_mimi4:depth=2", "There is no model named 'vit_mimi4'"),
+    ):
+        with pytest.raises(VitrailError) as error:
+            create_model(wrong)
+        assert sentence in str(error.value)
