@@ -17,15 +17,21 @@ from torch import Tensor, nn
 from vitrail.data import fit_image, several, to_image
 from vitrail.data.views import CROPS, Picture, decoded
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MaskedAutoencoder, Preprocessing, resolve
-from vitrail.models.catalog import change
+from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.checks import pair
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.weights import model_from, read_checkpoint, save_weights
 from vitrail.weights.adapter_file import Adapters
 from vitrail.weights.onnx import OnnxModel
+from vitrail.weights.published import imagenet_labels, published
+from vitrail.weights.shipped import default_model, shipped
 
 if TYPE_CHECKING:
     from vitrail.explain import Explanation
+    from vitrail.tasks.detected import Detections
+    from vitrail.tasks.segmented import Segmentation
+
+USE = {"classify": "predict", "segment": "segment", "detect": "detect"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class Predictor:
             raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
         self.labels = labels or (imagenet_labels() if classes == 1000 else [f"class {i}" for i in range(classes)])
         self._adapters: Adapters | None = None
+        self._backbone: Predictor | None = None
 
     def __repr__(self) -> str:
         classes, size = len(self.labels), "×".join(map(str, self.preprocessing.size))
@@ -112,9 +119,14 @@ class Predictor:
         return [[] if one.values is None else self.ranked(one.values, top) for one in found]
 
     def ranked(self, probabilities: Tensor, top: int | None = None) -> list[Prediction]:
-        """The likeliest classes of one image, from its row of `probabilities`."""
+        """The likeliest classes of one image, from its row of `probabilities`. Of a model that tells live faces from
+        attacks, the first is its answer at the threshold that the development set chose."""
         _check_top(top)
         order = probabilities.argsort(descending=True, stable=True).tolist()
+        if self.about.get("task") == "spoof":
+            attacked = 1 - probabilities[0].item() >= self.about.get("threshold", 0.5)
+            first = next(i for i in order if i) if attacked else 0
+            order = [first, *(i for i in order if i != first)]
         if top is None and self.multi_label:
             thresholds = self.thresholds
             order = [i for i in order if probabilities[i].item() >= thresholds[i]]
@@ -146,19 +158,28 @@ class Predictor:
         map to believe. A notebook draws it; `.figure()` gives the figure, `.save(folder)` writes PNGs and a page.
 
         `target` is the class to explain, by label or index, the likeliest by default. `methods` are names of
-        `vitrail.explain.METHODS`. Without `faithfulness` the curves, the longest part, are left out.
+        `vitrail.explain.METHODS`. Without `faithfulness` the curves, the longest part, are left out. Of a segmenter or
+        a detector, it is the backbone that is looked into; of a model that tells live faces from attacks, the target is
+        the likeliest attack, also on a live face: what speaks for one.
         """
         from vitrail.explain.explanation import STEPS, explain_picture
 
+        if self.backbone is not self:
+            return self.backbone.explain(image, target, methods, layer, faithfulness)
         pre = self.preprocessing
         picture = np.array(fit_image(to_image(image), pre))  # a copy: Pillow's own memory is read-only
         picture = picture.reshape(*picture.shape[:2], -1)
+        x = self.normalised(torch.from_numpy(picture)[None])
+        index = None if target is None else self.class_index(target)
+        if index is None and self.about.get("task") == "spoof":
+            with torch.inference_mode():
+                index = 1 + int(self.model(x)[0, 1:].argmax())
         return explain_picture(
             self.model,
             picture,
-            self.normalised(torch.from_numpy(picture)[None]),
+            x,
             self.labels,
-            None if target is None else self.class_index(target),
+            index,
             methods,
             layer,
             Path(image).name if isinstance(image, str | PathLike) else "picture",
@@ -167,6 +188,63 @@ class Predictor:
             pre.mean,
             pre.std,
         )
+
+    def segment(self, image: Any, window: int | None = None, overlap: float = 0.25) -> "Segmentation":
+        """The class of every pixel of one picture, of a model that was trained to segment: `.mask`, `.shares`,
+        `.overlay()`, `.save(folder)`.
+
+        The picture is brought to the model's size and the answer back to its own. With a `window`, such as 512, it is
+        looked at in its own size instead, through windows of that side that overlap by at least this share.
+        """
+        from vitrail.tasks.segment_pictures import palette
+        from vitrail.tasks.segmented import Segmentation, pixel_classes
+
+        self._refuse_others("segment")
+        picture = to_image(image)
+        with self._precision():
+            mask = pixel_classes(self.model, picture, self.preprocessing, self.device, window, overlap)
+        colours = palette(len(self.labels), self.about.get("colours"))
+        return Segmentation(picture, mask, self.labels, colours)
+
+    def detect(self, image: Any, threshold: float | None = None) -> "Detections":
+        """What a model that was trained to detect finds on one picture, the surest first: each with `.label`,
+        `.probability` and `.box` (x0, y0, x1, y1 in the picture's pixels); `.drawing()` shows them.
+
+        `threshold` is the probability from which on; by default the one that suited the run's validation images best.
+        """
+        from vitrail.tasks.detect import find
+        from vitrail.tasks.detected import Detections
+
+        self._refuse_others("detect")
+        picture = fit_image(to_image(image), replace(self.preprocessing, fit="native"))
+        pixels = np.array(picture).reshape(picture.height, picture.width, -1)
+        (found,) = find(self.model, [torch.from_numpy(pixels).permute(2, 0, 1)], self.preprocessing, self._dtype)
+        least = self.about.get("threshold", 0.5) if threshold is None else threshold
+        return Detections(picture, found.above(least), self.labels)
+
+    @property
+    def task(self) -> str:
+        """What it was made to: classify, segment or detect."""
+        kinds = {SegmenterSettings: "segment", DetectorSettings: "detect"}
+        return kinds.get(type(self.model.settings), "classify")
+
+    @property
+    def backbone(self) -> "Predictor":
+        """Of a segmenter or a detector its backbone as a predictor of features; of any other model itself."""
+        if self.task == "classify":
+            return self
+        if isinstance(self.model, OnnxModel):
+            raise VitrailError(f"The backbone of {self.model.path} can't be had: load the run itself.")
+        model: Any = self.model.backbone
+        pre = self.preprocessing
+        if pre.fit == "native":  # of a size that a transformer can attend over
+            pre = replace(pre, size=model.settings.image_size, fit="stretch")
+        self._backbone = self._backbone or Predictor(model, pre, None, self.name, self.device)
+        return self._backbone
+
+    def _refuse_others(self, task: str) -> None:
+        if self.task != task:
+            raise VitrailError(f"{self.name or 'This model'} was made to {self.task}: use `{USE[self.task]}`.")
 
     def class_index(self, target: int | str) -> int:
         """The index of a class, from its label or from the index itself."""
@@ -208,6 +286,9 @@ class Predictor:
             raise VitrailError(f"batch_size must be at least 1, got {batch_size}.")
         if crops not in CROPS:
             raise VitrailError(f"crops={crops} is not known: use 1 (the centre), 5 (and corners) or 9 (and edges).")
+        if what == "features" and self.backbone is not self:
+            yield from self.backbone.stream(images, what, batch_size, flip, crops)
+            return
         function, empty = self._function(what), True
         for batch in decoded(several(images), self.preprocessing, batch_size, crops):
             empty = False
@@ -221,6 +302,7 @@ class Predictor:
             return lambda x: model.features(x, layers=())["pooled"]
         if what != "probabilities":
             raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities" or "features".')
+        self._refuse_others("classify")
         if not self.labels:
             raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
         if self.multi_label:
@@ -264,11 +346,14 @@ class Predictor:
         x = x.sub_(mean).div_(std)
         return x if like is None else x.to(like.dtype)
 
-    def _precision(self) -> AbstractContextManager:
+    @property
+    def _dtype(self) -> torch.dtype:
         """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
-        if self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-            return torch.autocast("cuda", torch.bfloat16)
-        return nullcontext()
+        gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if gpu else torch.float32
+
+    def _precision(self) -> AbstractContextManager:
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
 
     def adapt(self, name: str, path: str | PathLike[str]) -> None:
         """Adds an adapter.safetensors that was made on this model, to be switched to by `use(name)`."""
@@ -291,10 +376,10 @@ class Predictor:
             self.preprocessing, self.about = header.preprocessing, dict(header.about)
         return self
 
-    def save(self, path: str | PathLike[str]) -> Path:
-        """One file that holds all of this object; `vitrail.load` reads it back."""
-        labels = self.labels or None
-        return save_weights(self.model, Path(path), "vitrail", labels, self.preprocessing, self.name, self.about)
+    def save(self, path: str | PathLike[str], half: bool = False) -> Path:
+        """One file that holds all of this object; `vitrail.load` reads it back. `half`: in half of the bytes, fp16."""
+        labels, pre = self.labels or None, self.preprocessing
+        return save_weights(self.model, Path(path), "vitrail", labels, pre, self.name, self.about, half)
 
 
 def _check_top(top: int | None) -> None:
@@ -319,24 +404,33 @@ def load(
     base: str | PathLike[str] | None = None,
 ) -> Predictor:
     """A predictor from a run folder, a bundle, a checkpoint of any dialect, an ONNX file that `vitrail export` wrote,
-    `hf://org/name`, or a catalog name.
+    `hf://org/name`, or a catalog name; without any, the model that ships inside.
 
     `model` names the architecture of a bare checkpoint that could be of several. `image_size` changes the size that
     pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native. `base` is what an
     adapter.safetensors stands on, where that is not found by itself.
     """
-    if source is None:
-        raise VitrailError(
-            "No model ships inside this version yet: name a run folder, a checkpoint, hf://org/name or a catalog name."
-        )
-    source = fspath(source)
+    source = default_model() if source is None else fspath(source)
     if not source.startswith("hf://") and not Path(source).expanduser().exists():
-        source = _published(source)
+        source = str(shipped(source) or published(source))
     if source.endswith(".onnx") and not Path(source).expanduser().is_dir():
         return _load_onnx(source, image_size, device, fit)
     checkpoint = read_checkpoint(source, model, base)
-    pre = _changed(checkpoint.preprocessing, image_size, fit)
-    return Predictor(model_from(checkpoint), pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
+    net, pre = model_from(checkpoint), checkpoint.preprocessing
+    if isinstance(checkpoint.settings, DetectorSettings):
+        pre = _looking(net, pre, image_size, fit)
+    else:
+        pre = _changed(pre, image_size, fit)
+    return Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
+
+
+def _looking(net: Any, pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:
+    """A detector takes pictures whole and sizes them itself, by their short side."""
+    if fit not in (None, "native") or not isinstance(image_size, int | None):
+        raise VitrailError("A detector looks at whole pictures: give the short side as image_size, and no fit.")
+    if image_size is not None:
+        net.look_at(image_size)
+    return replace(pre, size=net.settings.image_size)
 
 
 def _load_onnx(
@@ -361,29 +455,3 @@ def _changed(pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: 
         pre = replace(pre, fit=fit)
         fit_image(Image.new("RGB", (8, 8)), pre)  # better refused now than with the first picture
     return pre
-
-
-def _published(name: str) -> str:
-    """Where the public weights of a catalog name lie: of that very model, not of one like it."""
-    if name.endswith((".safetensors", ".pth", ".pt", ".bin", ".npz", ".onnx")):
-        raise VitrailError(f"There is no file {name}.")
-    try:
-        entry, implied = resolve(name)
-    except VitrailError as error:
-        raise VitrailError(f"{name!r} is neither a file or folder nor a model name: {error}") from None
-    hub = entry.hub or ""
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name != hub and not name.startswith(("ViT", "R50", "R26")):
-        raise VitrailError(f"There is no file or folder {name}; for the hub write hf://{name}.")
-    tag, recorded = name.partition(".")[2], hub.partition(".")[2]
-    changed = {key: value for key, value in implied.items() if change(entry.settings, **{key: value}) != entry.settings}
-    if not hub or changed or (tag and tag != recorded):
-        what = f"{name} (another than {hub})" if hub else entry.name
-        raise VitrailError(f"No public weights are recorded for {what}; give a file, a folder, or hf://org/name.")
-    return f"hf://{hub}"
-
-
-def imagenet_labels() -> list[str]:
-    """The names of ImageNet's 1000 classes, in order, as torchvision keeps them beside its weights."""
-    from torchvision.models import ViT_B_16_Weights
-
-    return list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])

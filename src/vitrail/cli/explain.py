@@ -57,7 +57,10 @@ def explain(
     if out.exists() and not out.is_dir():
         raise VitrailError(f"--out names a folder, and {out} is a file.")
     paths = collect(images)
-    predictor = load(needed(model), architecture, image_size, device, fit)
+    loaded = load(needed(model), architecture, image_size, device, fit)
+    predictor = loaded.backbone
+    if predictor is not loaded:
+        print(f"Looks into the backbone: what a run that was made to {loaded.task} says is drawn by `vitrail predict`.")
     index = None if target is None else predictor.class_index(target)
     bad: list[str] = []
     if faithfulness:

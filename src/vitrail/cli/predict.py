@@ -1,4 +1,4 @@
-"""`vitrail predict`: classes for pictures and folders of pictures."""
+"""`vitrail predict`: classes, masks or boxes for pictures and folders of pictures."""
 
 import csv as csv_format
 import json as json_format
@@ -15,6 +15,9 @@ def predict(
     top: int | None = None,
     csv: Path | None = None,
     json: Path | None = None,
+    out: Path | None = None,
+    window: int | None = None,
+    threshold: float | None = None,
     flip: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     crops: Literal[1, 5, 9] = 1,
     fit: Literal["crop", "pad", "stretch", "native"] | None = None,
@@ -23,14 +26,21 @@ def predict(
     batch_size: int = 32,
     device: str | None = None,
 ) -> int:
-    """Classifies pictures. Those that can't be read are named and skipped, and the exit code is then 1.
+    """Classifies pictures or, with a run that was trained to, finds the class of every pixel, or boxes around objects.
+
+    Pictures that can't be read are named and skipped, and the exit code is then 1.
 
     Args:
         images: Pictures, or folders of pictures.
-        model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name.
+        model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
+            ships inside.
         top: How many classes to show for each picture; 5, or in a model of several labels those above their threshold.
         csv: Also write path,label,index,probability, one row per picture; several labels as a|b.
-        json: Also write all the classes shown, as JSON.
+        json: Also write all the classes shown, as JSON; of boxes, COCO's.
+        out: Of a run that segments or detects, the folder for its pictures and files: masks, overlays and JSON, or
+            drawn boxes and COCO's JSON.
+        window: Of a run that segments: look at pictures in their own size, through overlapping windows of this side.
+        threshold: Of a run that detects: the probability from which on; by default the one that suited validation.
         flip: Also show the model the mirror image, and take the mean of the probabilities.
         crops: Views of each picture to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
         fit: How a picture is brought to the model's size; as the model was trained by default.
@@ -40,10 +50,11 @@ def predict(
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, writing
+    from vitrail.cli.predict_dense import predict_dense
     from vitrail.errors import VitrailError
     from vitrail.predict import load
 
-    for option, value in (("--top", top), ("--batch-size", batch_size)):
+    for option, value in (("--top", top), ("--window", window), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise VitrailError(f"{option} must be at least 1, got {value}.")
     paths = collect(images)
@@ -52,6 +63,11 @@ def predict(
     # Opened first: that a table can't be written is better known now than after an hour of pictures.
     with writing(csv) as csv_file, writing(json) as json_file:
         predictor = load(needed(model), architecture, image_size, device, fit)
+        given = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
+        given |= {"out": out, "window": window, "threshold": threshold}
+        _refuse_foreign(predictor.task, given)
+        if predictor.task != "classify":
+            return report_skipped(predict_dense(predictor, paths, out, json_file, window, threshold), len(paths))
         rows = csv_format.writer(csv_file) if csv_file else None
         if rows:
             rows.writerow(["path", "label", "index", "probability"])
@@ -72,6 +88,23 @@ def predict(
         if json_file:
             json_format.dump(as_json, json_file, indent=2, ensure_ascii=False)
     return report_skipped(bad, len(paths))
+
+
+# What only makes sense for some runs.
+FOREIGN = {
+    "classify": ("out", "window", "threshold"),
+    "segment": ("top", "csv", "flip", "crops", "threshold"),
+    "detect": ("top", "csv", "flip", "crops", "window"),
+}
+
+
+def _refuse_foreign(task: str, given: dict[str, Any]) -> None:
+    from vitrail.errors import VitrailError
+
+    instead = "--csv and --json" if task == "classify" else "--out and --json"
+    for name in FOREIGN[task]:
+        if given[name] is not None:
+            raise VitrailError(f"--{name} is of no use to a run that was made to {task}; files come with {instead}.")
 
 
 def show(path: Path, predictions: list) -> None:

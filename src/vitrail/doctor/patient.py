@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.doctor.claims import explain_failure, file_findings
-from vitrail.doctor.findings import Finding, fault
+from vitrail.doctor.findings import Finding, fault, ok
 from vitrail.doctor.pictures import Batch, Labels, gather
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing
@@ -74,6 +74,7 @@ class Patient:
     lr: float | None = None  # to be tried
     charts: dict[str, Any] = field(default_factory=dict)  # what checks leave for the drawings
     untrained: bool = False  # all of it as initialised; set by the check of the weights
+    normed: bool = True  # is its last norm part of what it says? A pyramid takes the maps before it
     faulty: bool = False  # something was found already; what the model says is then no evidence against its labels
 
     @property
@@ -185,6 +186,7 @@ def admit(
     source = fspath(subject)
     run = _run_folder(Path(source).expanduser())
     found: list[Finding] = []
+    normed = True
     if run is not None and not run.kept:
         predictor, found = _start(run, image_size, device)
     else:
@@ -196,13 +198,17 @@ def admit(
             return None, explain_failure(source, architecture, error)
         if isinstance(predictor.model, OnnxModel):
             raise VitrailError(f"{source} is an ONNX file, which shows no layers: name the run it was exported from.")
-        seeing(predictor.model)
         found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
+        if predictor.backbone is not predictor:  # of a segmenter or a detector, whose labels are no picture's
+            found.append(ok("file", f"the backbone of a model made to {predictor.task} is examined, without its data"))
+            normed = getattr(predictor.model.settings, "head", "") == "linear"
+            predictor, run = predictor.backbone, None
+        seeing(predictor.model)
     if data is None and run is not None and Path(run.record.data).exists():
         data = run.record.data
     batch = gather(data, predictor, source if run is None or run.kept else predictor, images)
     rate = lr if lr is not None else run.lr if run is not None else None
-    return Patient(source, predictor, batch, run, rate), found
+    return Patient(source, predictor, batch, run, rate, normed=normed), found
 
 
 def _wrapped(model: nn.Module) -> Predictor:

@@ -109,7 +109,7 @@ def weights(patient: Patient) -> Iterator[Finding]:
         yield ok("weights", f"untrained: all {len(stack)} blocks are as initialised", fresh=len(fresh))
         return
     long_trained = sum(map(gain_distance, stack)) > GAIN * len(stack)
-    parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, long_trained)]
+    parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, long_trained, patient.normed)]
     if parts:
         yield fault(
             "weights",
@@ -170,14 +170,14 @@ def gain_distance(block: nn.Module) -> float:
     return torch.cat([(norm.weight.detach().abs() - 1).abs().float() for norm in _norms(block)]).mean().item()
 
 
-def _fresh_parts(body: Any, long_trained: bool) -> list[str]:
+def _fresh_parts(body: Any, long_trained: bool, normed: bool) -> list[str]:
     """Of a model that has seen a few steps only, what is still close to its start is no surprise."""
     parts = []
     patch: PatchEmbed = body.patch
     if (long_trained or patch.bias is None or _is_zero(patch.bias)) and as_drawn(patch.weight):
         parts.append("the patch embedding")
     last = body.norm if getattr(body, "norm", None) is not None else getattr(body, "norm_pool", None)
-    if last is not None and as_initialised(last):
+    if normed and last is not None and as_initialised(last):
         parts.append("the last norm")
     return parts
 

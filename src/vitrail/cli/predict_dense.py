@@ -1,0 +1,131 @@
+"""`vitrail predict` with a run that segments or detects: pictures to look at and files for programs."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.predict import Predictor
+
+LISTED = 12  # boxes of a picture that are printed; the files have all
+
+
+def predict_dense(
+    predictor: "Predictor",
+    paths: list[Path],
+    out: Path | None,
+    json_file: IO[str] | None,
+    window: int | None,
+    threshold: float | None,
+) -> list[str]:
+    """Goes through the pictures; gives a sentence for each that can't be read."""
+    from vitrail.errors import VitrailError
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise VitrailError(f"--out names a folder, and {out} is a file.")
+    bad: list[str] = []
+    if predictor.task == "segment":
+        _segment(predictor, paths, out, json_file, window, bad)
+    else:
+        _detect(predictor, paths, out, json_file, threshold, bad)
+    if out is not None and len(bad) < len(paths):
+        print(f"Pictures and files of {len(paths) - len(bad):,} in {out}")
+    return bad
+
+
+def _segment(
+    predictor: "Predictor",
+    paths: list[Path],
+    out: Path | None,
+    file: IO[str] | None,
+    window: int | None,
+    bad: list[str],
+) -> None:
+    from vitrail.tasks.segment_pictures import summary
+
+    rows = []
+    for path, place, image in _read(paths, out, bad):
+        found = predictor.segment(image, window)
+        print(f"{path}  {image.width}×{image.height}")
+        for one in found.shares:
+            print(f"  {one['share']:6.1%}  {'█' * round(20 * one['share']):<20}  {one['label']}")
+        if place is not None:
+            found.save(place.parent, place.name, str(path))
+        if file:
+            rows.append(summary(found.mask, predictor.labels, str(path)))
+    if file:
+        json.dump(rows, file, indent=2, ensure_ascii=False)
+
+
+def _detect(
+    predictor: "Predictor",
+    paths: list[Path],
+    out: Path | None,
+    file: IO[str] | None,
+    threshold: float | None,
+    bad: list[str],
+) -> None:
+    from vitrail.tasks.detect_pictures import Answer, coco_results, write_coco
+
+    answers = []
+    for path, place, image in _read(paths, out, bad):
+        found = predictor.detect(image, threshold)
+        print(f"{path}  {image.width}×{image.height}")
+        for one in found[:LISTED]:
+            box = ", ".join(f"{side:.0f}" for side in one.box)
+            print(f"  {one.probability:6.1%}  {one.label}  [{box}]")
+        if len(found) > LISTED:
+            print(f"  and {len(found) - LISTED} more")
+        elif not len(found):
+            print("  nothing found")
+        if place is not None:
+            found.save(place.with_name(f"{place.name}_boxes.png"))
+        answers.append(Answer(str(path), (image.height, image.width), found.found))
+    ids = predictor.about.get("category_ids")
+    if out is not None and answers:
+        write_coco(out / "predictions.json", answers, predictor.labels, ids)
+    if file:
+        json.dump(coco_results(answers, predictor.labels, ids), file, ensure_ascii=False)
+
+
+def _read(paths: list[Path], out: Path | None, bad: list[str]) -> Iterator[tuple[Path, Path | None, Any]]:
+    """(path, where its files begin, upright picture) of those that can be read, decoded in threads a few ahead."""
+    from vitrail.cli.pictures import progress
+    from vitrail.data import to_image
+    from vitrail.data.pictures import default_workers, threaded
+    from vitrail.errors import VitrailError
+
+    def read(path: Path) -> Any:
+        try:
+            return to_image(path)
+        except VitrailError as error:
+            return error
+
+    places = [None] * len(paths) if out is None else places_in(out, paths)
+    with progress(len(paths)) as advance:
+        images = threaded(min(4, default_workers()), read, paths, ahead=2)
+        for path, place, image in zip(paths, places, images, strict=True):
+            if isinstance(image, VitrailError):
+                bad.append(str(image))
+            else:
+                yield path, place, image
+            advance()
+
+
+def places_in(out: Path, paths: list[Path]) -> list[Path]:
+    """For each picture a path in `out` without a suffix, in the folders that it lies in below what all share; with a
+    number where another has the name already."""
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    root = os.path.commonpath([path.parent for path in whole])
+    places: list[Path] = []
+    taken: set[str] = set()
+    for path in whole:
+        plain = out / path.relative_to(root).with_suffix("")
+        place, number = plain, 2
+        while str(place).lower() in taken:
+            place, number = plain.with_name(f"{plain.name}_{number}"), number + 1
+        taken.add(str(place).lower())
+        places.append(place)
+    return places
