@@ -53,7 +53,10 @@ def small_options(**options: Any) -> dict[str, Any]:
 # A server that has imported everything forks a process for each command: a real one, to be killed, without the ten
 # seconds that Python needs to import PyTorch.
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["tests.train.support", "vitrail.train", "vitrail.cli", "torch._dynamo"])
+_server.set_forkserver_preload(
+    ["tests.train.support", "vitrail.train", "vitrail.train.detect", "vitrail.train.segment", "vitrail.cli",
+     "torch._dynamo", "pycocotools.cocoeval"]
+)  # fmt: skip
 
 
 class Command:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ class DenseTrainer(Trainer):
     """`augmenter(images, numbers, keys, epoch, device)` gives what the model is given and what it is to say."""
 
     augmenter: Any
+    records: ClassVar[bool] = False
 
     def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Any, Any], None, None]:
         with closing(self.train.loader.batches(mine)) as batches:

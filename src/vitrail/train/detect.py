@@ -105,11 +105,6 @@ class Detection(DenseWork):
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
-    @property
-    def compiles(self) -> bool:
-        """Pictures of many sizes, and regions of many numbers: each would be compiled anew."""
-        return self.recipe.compile == "on"
-
     def settings(self) -> Settings:
         return replace(super().settings(), idle=True)
 

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -75,6 +75,8 @@ class Progress:
 
 
 class Trainer:
+    records: ClassVar[bool] = True  # may a step be one CUDA graph? Only if all steps are alike
+
     def __init__(
         self,
         model: nn.Module,
@@ -94,7 +96,7 @@ class Trainer:
         self.device, self.validated = processes.device, validated
         groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
         # Small pictures live on the device, and their steps are so short that the host must not start each kernel.
-        small = train.loader.resident is not None and processes.count == 1
+        small = self.records and train.loader.resident is not None and processes.count == 1
         self.recorded = Recorded(self._update) if small and settings.compile else None
         self.optimizer = torch.optim.AdamW(
             groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=self.recorded is not None

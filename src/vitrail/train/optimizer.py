@@ -34,8 +34,8 @@ def parameter_groups(
 
 def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
     """For each parameter 0 before the blocks, 1 … L in them, L after them, where the head learns as the last block
-    does; and L. A Swin's merging counts with the block before it. What a segmenter or a detector has around its backbone
-    is new, and learns as a head does."""
+    does; and L. A Swin's merging counts with the block before it. What a segmenter or a detector has around its
+    backbone is new, and learns as a head does."""
     places: dict[int, int] = {}
     whole, inside = model, getattr(getattr(model, "settings", None), "inside", "")
     model = model.get_submodule(inside.rstrip("."))

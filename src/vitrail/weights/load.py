@@ -96,7 +96,7 @@ class _ParametersOnMeta(TorchFunctionMode):
 
 
 def without_memory(settings: Settings) -> nn.Module:
-    if isinstance(settings, CNNSettings):  # whose initialisation computes with its weights
+    if isinstance(settings, (CNNSettings, *DENSE)):  # whose initialisation computes with its weights
         return build(settings)
     with torch.device("cpu"), _ParametersOnMeta():
         return build(settings)
