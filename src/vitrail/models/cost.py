@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.catalog import Settings, build, model_settings
 from vitrail.models.cnn import CNNSettings
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.models.mae import MAESettings
 from vitrail.models.swin import SwinSettings
 
 
@@ -21,29 +24,46 @@ class Cost:
 
 @cache
 def cost(model: str | Settings) -> Cost:
-    """All blocks of a stage cost the same: one of each is counted, and what a second one adds is taken for the rest."""
+    """All blocks of a stage cost the same: one of each is run, and counts as often as there are.
+
+    Shapes alone are computed, which is slow all the same (a tenth of a second for each block), so none is run twice.
+    """
     settings = model_settings(model) if isinstance(model, str) else model
     if isinstance(settings, CNNSettings | SegmenterSettings | DetectorSettings):
-        return Cost(*_count(settings), tokens=0)
-    depths = settings.depths if isinstance(settings, SwinSettings) else (settings.depth,)
-    parameters, multiply_adds = base = _count(settings, (1,) * len(depths))
-    for stage, depth in enumerate(depths):
-        if depth > 1:
-            one_more = _count(settings, tuple(2 if i == stage else 1 for i in range(len(depths))))
-            parameters += (depth - 1) * (one_more[0] - base[0])
-            multiply_adds += (depth - 1) * (one_more[1] - base[1])
+        return Cost(*_count(settings, {}), tokens=0)
     prefix = 0 if isinstance(settings, SwinSettings) else settings.prefix_tokens
-    return Cost(parameters, multiply_adds, settings.grid[0] * settings.grid[1] + prefix)
+    one: Settings
+    stages: dict[str, tuple[int, ...]]  # where the blocks are, and how many of each there would be
+    if isinstance(settings, SwinSettings):
+        one, stages = replace(settings, depths=(1,) * len(settings.depths)), {"blocks": settings.depths}
+    elif isinstance(settings, MAESettings):
+        one = replace(settings, depth=1, decoder_depth=1)
+        stages = {"encoder.blocks": (settings.depth,), "decoder_blocks": (settings.decoder_depth,)}
+    else:
+        one, stages = replace(settings, depth=1), {"blocks": (settings.depth,)}
+    return Cost(*_count(one, stages), settings.grid[0] * settings.grid[1] + prefix)
 
 
-def _count(settings: Settings, depths: tuple[int, ...] = ()) -> tuple[int, int]:
-    """Parameters and multiply-adds at these depths."""
-    if depths:
-        settings = replace(
-            settings, **({"depths": depths} if isinstance(settings, SwinSettings) else {"depth": depths[0]})
-        )
+def _count(settings: Settings, stages: dict[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Parameters and multiply-adds; the blocks that are found there count as often as it says."""
     with torch.device("meta"), torch.no_grad():
         model = build(settings).eval()
+        blocks = [
+            (block, times - 1)
+            for where, depths in stages.items()
+            for block, times in zip(attrgetter(where)(model), depths, strict=True)
+        ]
+        parameters = sum(p.numel() for p in model.parameters())
+        parameters += sum(more * p.numel() for block, more in blocks for p in block.parameters())
         with FlopCounterMode(display=False) as counter:
+            repeated = [_repeated(block, more, counter) for block, more in blocks]
             model(torch.empty(1, settings.channels, *settings.image_size))
-    return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
+    return parameters, (counter.get_total_flops() + sum(map(sum, repeated))) // 2
+
+
+def _repeated(block: nn.Module, more: int, counter: FlopCounterMode) -> list[int]:
+    """Filled when the block runs: what it would take to run it so many times more."""
+    found: list[int] = []
+    block.register_forward_pre_hook(lambda *_: found.append(-more * counter.get_total_flops()))
+    block.register_forward_hook(lambda *_: found.append(more * counter.get_total_flops()))
+    return found
