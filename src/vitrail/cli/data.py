@@ -3,7 +3,7 @@
 import json as json_format
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -12,6 +12,7 @@ LISTED = 40  # classes, or files with a problem, that are shown; --json has all
 
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    task: Literal["classify", "segment", "detect"] = "classify",
     image_size: int = 224,
     out: Path = Path("inspection.png"),
     json: Path | None = None,
@@ -19,11 +20,14 @@ def inspect(
 ) -> int:
     """Reads every picture of a data set, and says what is there, what is broken and what is there twice.
 
-    Draws a few pictures as the model would see them under --fit crop, pad and stretch. The exit code is 0, or 1 if some
-    files can't be read, or 2 if the data can't be used at all.
+    Draws a few pictures as the model would see them under --fit crop, pad and stretch, or with their masks or boxes.
+    The exit code is 0, or 1 if some files can't be read or some labels are lost, or 2 if the data can't be used at all.
 
     Args:
-        data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name.
+        data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name;
+            with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
+            Pascal VOC's or YOLO's folders.
+        task: What it is to be used for.
         image_size: Side of the model's input, for the picture.
         out: Where to draw the picture.
         json: Also write all of it as JSON, with every file that has a problem.
@@ -34,24 +38,30 @@ def inspect(
     from vitrail.cli.pictures import progress, writing
     from vitrail.data import contact_sheet
     from vitrail.data import inspect as inspection
+    from vitrail.data.boxes import open_boxes
+    from vitrail.data.masks import open_masks
     from vitrail.data.sources import open_source
     from vitrail.errors import VitrailError
+    from vitrail.tasks.data_sheet import data_sheet
 
     if image_size < 1:
         raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
     _check_writable(out)  # better known now than after an hour of pictures
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
-        source = open_source(data)
+        source = {"classify": open_source, "segment": open_masks, "detect": open_boxes}[task](data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
         show(found, image_size)
-        if found.seen:
+        if found.seen and task == "classify":
             print(f"\nWhat the model will see: {contact_sheet.picture(source, out, image_size, found)}")
+        elif found.seen:
+            what = "masks" if task == "segment" else "boxes"
+            print(f"\nPictures with their {what}: {data_sheet(source, out)}")
         if report:
             report.write(json_format.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
             print(f"All of this as JSON: {json}")
-    return 1 if found.unreadable else 0
+    return 1 if found.unreadable or (found.labelled and found.labelled.flawed) else 0
 
 
 def show(found: Any, image_size: int) -> None:
@@ -72,8 +82,8 @@ def show(found: Any, image_size: int) -> None:
         highlight=False,
     )
     console.print(_class_table(found))
-    lines = []
-    if found.imbalance is not None and len(source.classes) > 1:
+    lines = [*found.labelled.facts.items()] if found.labelled else []
+    if found.imbalance is not None and len(source.classes) > 1 and not found.labelled:
         even = "the classes are of one size" if found.imbalance == 1 else "the largest class over the smallest"
         lines.append(("imbalance", f"{found.imbalance:.1f}×, {even}"))
     for side, (least, median, most) in found.sizes().items():
@@ -106,12 +116,13 @@ def _class_table(found: Any) -> Any:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("class", overflow="fold")
     columns = list(source.splits) + (["together"] if len(counts) > 1 else []) + (["unreadable"] if bad else [])
-    for title in columns:
+    amounts = _amounts(found)
+    for title in [*columns, *(name for name, _ in amounts)]:
         table.add_column("pictures" if title == "all" else title, justify="right", no_wrap=True)
 
-    def add(name: str, numbers: list[int], unreadable: int, style: str | None = None) -> None:
+    def add(name: str, numbers: list[int], unreadable: int, more: list[str], style: str | None = None) -> None:
         cells = numbers + ([sum(numbers)] if len(counts) > 1 else []) + ([unreadable] if bad else [])
-        table.add_row(escape(name), *(f"{number:,}" for number in cells), style=style)
+        table.add_row(escape(name), *(f"{number:,}" for number in cells), *more, style=style)
 
     order = list(range(len(source.classes)))
     if len(order) > LISTED:
@@ -124,10 +135,22 @@ def _class_table(found: Any) -> Any:
             table.add_row(f"… {len(order) - LISTED:,} classes of a size between …", style="dim")
         for index in group:
             name = source.classes[index]
-            add(name, [counts[split][index] for split in counts], bad[name], "red" if not total[index] else None)
+            numbers, more = [counts[split][index] for split in counts], [cells[index] for _, cells in amounts]
+            add(name, numbers, bad[name], more, "red" if not total[index] else None)
     if not source.multi_label:
-        add("all", [sum(numbers) for numbers in counts.values()], sum(bad.values()), "bold")
+        add("all", [sum(numbers) for numbers in counts.values()], sum(bad.values()), [], "bold")
     return table
+
+
+def _amounts(found: Any) -> list[tuple[str, list[str]]]:
+    """Columns of a table of classes: the share of the pixels, or the number of boxes, of each split."""
+    columns = []
+    for split, numbers in found.labelled.amounts.items() if found.labelled else ():
+        title = found.labelled.unit if split == "all" else f"{split} {found.labelled.unit}"
+        total = max(1, sum(numbers))
+        pixels = found.labelled.unit == "pixels"
+        columns.append((title, [f"{number / total:.1%}" if pixels else f"{number:,}" for number in numbers]))
+    return columns
 
 
 def _show_problems(found: Any, console: Any) -> None:
@@ -146,6 +169,7 @@ def _show_problems(found: Any, console: Any) -> None:
         ("pictures in more than one split, so that a score would flatter", [_copies(one) for one in across]),
         ("pictures with more than one label", [_copies(one) for one in conflicting]),
         ("pictures more than once in a split", [_copies(one) for one in within]),
+        *(found.labelled.problems.items() if found.labelled else ()),
     ]
     for title, lines in groups:
         if lines:

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import _identify, _orientation
+from vitrail.data.inspect_labels import Labelled, labelled
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source
 from vitrail.errors import VitrailError
@@ -64,6 +65,7 @@ class Inspection:
     unreadable: list[Unreadable]
     duplicates: list[Duplicate]
     seconds: float
+    labelled: Labelled | None = None  # of masks or boxes
 
     @property
     def seen(self) -> list[Look]:
@@ -113,6 +115,7 @@ class Inspection:
                 asdict(one) | {"across_splits": one.across, "conflicting_labels": one.conflicting}
                 for one in self.duplicates
             ],
+            **(self.labelled.as_dict() if self.labelled else {}),
         }
 
 
@@ -141,7 +144,7 @@ def inspect(
         for group in alike.values()
         if len(group) > 1
     ]
-    return Inspection(source, looks, unreadable, duplicates, time.perf_counter() - start)
+    return Inspection(source, looks, unreadable, duplicates, time.perf_counter() - start, labelled(source))
 
 
 def look_at(sample: Sample) -> Look | str:

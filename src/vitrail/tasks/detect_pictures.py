@@ -4,16 +4,15 @@ import colorsys
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from vitrail.data.outlines import from_runs
 from vitrail.tasks.detect_metrics import Objects
+from vitrail.tasks.pictured import font
 from vitrail.whole import whole
 
 # Told apart by most eyes, also in print; further classes get hues between.
@@ -84,14 +83,7 @@ class _Pen:
         self.size = max(13, round(short_side / 34))
         self.line = max(2, round(self.size / 7))
         self.pad = max(2, self.size // 5)
-        self.font = _font(self.size)
-
-
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    # Comes with matplotlib, and has Greek and Cyrillic; Pillow's own has Latin alone.
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    return ImageFont.truetype(str(path), size)
+        self.font = font(self.size)
 
 
 class _Tag(NamedTuple):

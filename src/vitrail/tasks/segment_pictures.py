@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from vitrail.data.masks import IGNORE
 from vitrail.errors import VitrailError
+from vitrail.tasks.pictured import font, shortened
 from vitrail.whole import whole
 
 Array = np.ndarray
@@ -100,17 +101,17 @@ def legend(found: Sequence[dict[str, Any]], colours: Array, width: int, size: in
     """Swatches with names and shares, from left to right and in as many lines as they take; `size` of the letters."""
     width = max(width, NARROWEST)
     size = size or max(12, min(24, width // 40))
-    font, gap = ImageFont.load_default(size), size // 2
+    letters, gap = font(size), size // 2
     entries = []
     for one in found[:LISTED]:
         share = "" if one["share"] is None else f"  {_percent(one['share'])}"
-        label = _cut(str(one["label"]), font, width - 2 * size - 2 * gap - font.getlength(share))
+        label = shortened(str(one["label"]), letters, width - 2 * size - 2 * gap - letters.getlength(share))
         entries.append((label + share, tuple(int(value) for value in colours[one["index"]])))
     if len(found) > LISTED:
         entries.append((f"and {len(found) - LISTED} more", PAPER))
     places, x, y = [], gap, gap
     for text, _ in entries:
-        wide = size + gap + round(font.getlength(text)) + 2 * gap
+        wide = size + gap + round(letters.getlength(text)) + 2 * gap
         if x > gap and x + wide > width:
             x, y = gap, y + size + gap
         places.append((x, y))
@@ -120,7 +121,7 @@ def legend(found: Sequence[dict[str, Any]], colours: Array, width: int, size: in
     for (text, colour), (x, y) in zip(entries, places, strict=True):
         if colour != PAPER:
             pen.rectangle((x, y + 1, x + size, y + size), colour, INK)
-        pen.text((x + size + gap, y + size / 2 + 1), text, INK, font, anchor="lm")
+        pen.text((x + size + gap, y + size / 2 + 1), text, INK, letters, anchor="lm")
     return page
 
 
@@ -133,19 +134,18 @@ def case(
     picture = image.convert("RGB").resize(size, Image.Resampling.NEAREST if times > 1 else Image.Resampling.BILINEAR)
     maps = [_checked(each).repeat(times, axis=0).repeat(times, axis=1) for each in (truth, said)]
     tiles = [picture, *(coloured(picture, each, colours) for each in maps)]
-    gap, letters = 6, max(12, min(24, size[0] // 22))
-    font = ImageFont.load_default(letters)
-    line = letters + gap
+    gap, high = 6, max(12, min(24, size[0] // 22))
+    letters, line = font(high), high + gap
     width, top = 3 * size[0] + 2 * gap, line * (2 if title else 1)
     page = Image.new("RGB", (width, top + size[1]), PAPER)
     pen = ImageDraw.Draw(page)
-    pen.text((0, line / 2), _cut(title, font, width), INK, font, anchor="lm")
+    pen.text((0, line / 2), shortened(title, letters, width), INK, letters, anchor="lm")
     for number, (tile, name) in enumerate(zip(tiles, ("picture", "truth", "said"), strict=True)):
         x = number * (size[0] + gap)
-        pen.text((x, top - line / 2), name, FAINT, font, anchor="lm")
+        pen.text((x, top - line / 2), name, FAINT, letters, anchor="lm")
         page.paste(tile, (x, top))
     both = np.concatenate([truth.ravel(), said.ravel()])[None]
-    return _stacked(page, legend([{**one, "share": None} for one in shares(both, classes)], colours, width, letters))
+    return _stacked(page, legend([{**one, "share": None} for one in shares(both, classes)], colours, width, high))
 
 
 def save_segmentation(
@@ -186,14 +186,6 @@ def _lines(labels: Array, thick: int) -> Array:
 
 def _percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.001 else "< 0.1%"
-
-
-def _cut(text: str, font: Any, width: float) -> str:
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"
 
 
 def _stacked(above: Image.Image, below: Image.Image) -> Image.Image:
