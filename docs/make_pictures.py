@@ -15,6 +15,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.data import fit_image, to_tensor
+from vitrail.explain.colours import component_colours, principal_components
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -72,12 +73,8 @@ def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:
 
 
 def colours(tokens: torch.Tensor) -> np.ndarray:
-    """The first three principal components as red, green and blue."""
-    centred = tokens - tokens.mean(0)
-    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
-    values = centred @ directions[:3].T
-    low, high = values.quantile(0.02, dim=0), values.quantile(0.98, dim=0)
-    return ((values - low) / (high - low)).clamp(0, 1).numpy()
+    """[n, D] -> [n, 3], as everywhere else."""
+    return component_colours(principal_components(tokens)).numpy()
 
 
 def main() -> None:

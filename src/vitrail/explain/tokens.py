@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
+from vitrail.explain.colours import component_colours, principal_components
 from vitrail.explain.looking import Grid, at_rest, seeing
 from vitrail.models import MaskedAutoencoder, SwinTransformer
 from vitrail.models.attention import Layout
@@ -17,34 +18,16 @@ from vitrail.models.checks import check_layers
 
 @torch.no_grad()
 def token_pca(model: nn.Module, x: Tensor, layer: int | None = None) -> Tensor:
-    """The first three principal components of the patch tokens as red, green and blue: [B, h, w, 3] in 0 … 1.
+    """The patch tokens as colours, by their first three principal components: sRGB [B, h, w, 3] in 0 … 1.
 
-    The components are those of the whole batch, so that equal colours in two pictures mean equal things. The middle
-    96 % of each component spans the range; a few extreme tokens would leave the rest grey.
+    Tokens alike have colours alike: the main direction goes from blue to gold, the second from green to red, the third
+    from dark to light. The components are those of the whole batch, so that equal colours in two pictures mean equal
+    things.
     """
     tokens = _tokens(model, x, layer)[1]
     b, d, h, w = tokens.shape
-    values = principal_components(tokens.permute(0, 2, 3, 1).reshape(-1, d))
-    low, high = values.quantile(0.02, dim=0), values.quantile(0.98, dim=0)
-    return ((values - low) / (high - low).clamp(min=1e-12)).clamp(0, 1).float().view(b, h, w, 3)
-
-
-def principal_components(points: Tensor) -> Tensor:
-    """The first three principal components of [n, D]: [n, 3] in float64, zeros where there are fewer.
-
-    By subspace iteration, eight rounds from eight of the points themselves: the same every time, exact to what an eye
-    can see, and in a small part of the time of a full decomposition. A component's sign is arbitrary;
-    here the points that lie far out on one side only are on the positive one (their sum of cubes is).
-    """
-    x = points.double()
-    x = x - x.mean(dim=0)
-    basis = x[:: max(1, len(x) // 8)][:8].T  # D 8
-    for _ in range(8):
-        basis = torch.linalg.qr(x.T @ (x @ basis)).Q
-    seen = x @ basis
-    values = seen @ torch.linalg.svd(seen, full_matrices=False).Vh[:3].T
-    values = values * torch.where(values.pow(3).sum(dim=0) < 0, -1.0, 1.0)
-    return nn.functional.pad(values, (0, 3 - values.shape[1]))
+    components = principal_components(tokens.permute(0, 2, 3, 1).reshape(-1, d))
+    return component_colours(components).float().view(b, h, w, 3)
 
 
 @torch.no_grad()

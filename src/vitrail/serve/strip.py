@@ -1,8 +1,8 @@
 """A picture's way through a model, stage by stage, each drawn from the tensors of one forward pass.
 
 Tokens have more dimensions than a screen has colours, so a stage is shown by its first three principal components. A
-component's sign and order are arbitrary: each block's are turned to agree with the block before,
-so that a colour keeps its meaning from stage to stage as far as there is one.
+component's sign and order are arbitrary: those of the block that `explain` shows are left as it draws them, and each
+stage's are turned to agree with the next one, so that a colour keeps its meaning as far as there is one.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.explain.tokens import principal_components
+from vitrail.explain.colours import component_colours, principal_components
 from vitrail.models import SwinTransformer
 from vitrail.models.layers import pad_to_multiple
 
@@ -58,9 +58,10 @@ def stages(net: Any, x: Tensor) -> list[Stage]:
     numbers = p * q * cut.shape[1]
     what = f"{p}·{q}·{cut.shape[1]} = {numbers} numbers each"
     found.append(Stage("patches", f"{w}×{h} patches", [1, h * w, numbers], what))
-    first = principal(embedded[0])
+    shown = [principal(embedded[0])]  # of embeddings, then of tokens with their positions, then of every block
     note = f"each patch projected to {d} numbers, shown as colours"
-    found.append(Stage("embeddings", "embeddings", [1, h * w, d], note, as_bytes(first)))
+    coloured = [Stage("embeddings", "embeddings", [1, h * w, d], note)]
+    found.append(coloured[0])
     if swin:
         note = (
             "a learned bias per offset, inside the windows" if s.version == 1 else "a continuous bias, in the windows"
@@ -72,21 +73,21 @@ def stages(net: Any, x: Tensor) -> list[Stage]:
         changed = bool(table.abs().max() > 0)
         front = net.prefix_tokens
         note = POSITIONS[s.position] + (f"; {names(front)} in front" if front else "")
-        first = turned(principal(added[0]), first) if changed else first
-        found.append(
-            Stage(
-                "positions", "+ positions", [1, front + h * w, d], note, as_bytes(first),
-                as_bytes(principal(table)) if changed else None,
-            )
-        )  # fmt: skip
+        alone = as_bytes(principal(table)) if changed else None
+        shown.append(principal(added[0]) if changed else shown[0])
+        coloured.append(Stage("positions", "+ positions", [1, front + h * w, d], note, table=alone))
+        found.append(coloured[-1])
     depth = len(net.blocks)
     features = net.features(x, layers=range(depth))
     for layer in range(depth):
         tokens = features[f"map/{layer}"][0].permute(1, 2, 0).float()  # h w D
-        first = turned(principal(tokens), first)
+        shown.append(principal(tokens))
         shape = list(features[f"tokens/{layer}"].shape)
         units = (F.normalize(tokens.flatten(0, 1), dim=-1) * 127).round().to(torch.int8).cpu()
-        found.append(Stage("block", f"block {layer + 1}", shape, "", as_bytes(first), units=units))
+        coloured.append(Stage("block", f"block {layer + 1}", shape, units=units))
+        found.append(coloured[-1])
+    for stage, components in zip(coloured, agreeing(shown, net.default_layer - depth), strict=True):
+        stage.colours = as_bytes(components)
     pooled = features["pooled"]
     vector = pooled[0].float().cpu()
     found.append(Stage("class", pooling(net), list(pooled.shape), "one vector for the whole picture", vector=vector))
@@ -110,8 +111,18 @@ def principal(tokens: Tensor) -> Tensor:
     return principal_components(tokens.flatten(0, 1).cpu()).float().unflatten(0, tokens.shape[:2])
 
 
+def agreeing(components: list[Tensor], fixed: int) -> list[Tensor]:
+    """Those of each stage turned to agree with its neighbour on the way to the one that stays as it is."""
+    found, fixed = [*components], fixed % len(components)
+    for i in range(fixed - 1, -1, -1):
+        found[i] = turned(found[i], found[i + 1])
+    for i in range(fixed + 1, len(found)):
+        found[i] = turned(found[i], found[i - 1])
+    return found
+
+
 def turned(components: Tensor, before: Tensor) -> Tensor:
-    """The components in the order and with the signs that agree best with those of the stage before."""
+    """The components in the order and with the signs that agree best with those of another stage."""
     if before.shape != components.shape:
         h, w, _ = components.shape
         before = F.adaptive_avg_pool2d(before.permute(2, 0, 1)[None], (h, w))[0].permute(1, 2, 0)
@@ -123,28 +134,5 @@ def turned(components: Tensor, before: Tensor) -> Tensor:
 
 
 def as_bytes(components: Tensor) -> Tensor:
-    """As colours, uint8 [h, w, 3]: the first component from blue to gold, the second from green to red, the third from
-    dark to light. In Oklab, where equal steps look equal; each between its 2nd and 98th percentile.
-
-    The weaker ones are paler: at full range the third, which is often noise, would be as loud as the first.
-    """
-    flat = components.flatten(0, 1)
-    low, high = flat.quantile(0.02, dim=0), flat.quantile(0.98, dim=0)
-    spread = (high - low).clamp(min=1e-12)
-    share = ((components - (low + high) / 2) / spread).clamp(-0.5, 0.5) * (spread / spread.max()).sqrt()
-    first, second, third = share.unbind(-1)
-    rgb = from_oklab(0.64 + 0.24 * first + 0.30 * third, 0.36 * second, 0.36 * first)
-    return (rgb * 255).round().to(torch.uint8).cpu()
-
-
-def from_oklab(lightness: Tensor, green_red: Tensor, blue_yellow: Tensor) -> Tensor:
-    """sRGB from 0 to 1, [..., 3] (B. Ottosson's matrices)."""
-    lab = torch.stack([lightness, green_red, blue_yellow], dim=-1)
-    to_cones = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.2914855480]]
-    to_linear = [
-        [4.0767416621, -3.3077115913, 0.2309699292],
-        [-1.2684380046, 2.6097574011, -0.3413193965],
-        [-0.0041960863, -0.7034186147, 1.7076147010],
-    ]
-    linear = ((lab @ lab.new_tensor(to_cones).T) ** 3 @ lab.new_tensor(to_linear).T).clamp(0, 1)
-    return torch.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear.clamp(min=1e-9) ** (1 / 2.4) - 0.055)
+    """As colours, uint8 [h, w, 3]."""
+    return (component_colours(components) * 255).round().to(torch.uint8).cpu()
