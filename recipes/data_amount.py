@@ -1,0 +1,49 @@
+"""(b) How much data does a ViT need, beside a ResNet, and what does pre-training on the same pictures save?
+
+    python recipes/data_amount.py --data cifar10.npz --jobs 3
+
+Each model sees as many images in all, but no image more than 400 times. The masked autoencoder is pre-trained on the
+same few images, without their labels, and nothing else.
+"""
+
+from study import Study, Variant, main
+
+AMOUNTS = (500, 2_000, 10_000, 50_000)
+SEEN = 3_000_000
+
+
+def options(count: int) -> dict:
+    return {"epochs": min(400, SEEN // count), "batch_size": min(512, count // 4), "lr": 1e-3}
+
+
+def variants() -> list[Variant]:
+    found = []
+    for count in AMOUNTS:
+        few = {"images": count, "x": count}
+        mae = {"epochs": min(800, 2 * SEEN // count), "batch_size": min(512, count // 4)}
+        found += [
+            Variant(f"vit-{count}", options=options(count), line="ViT", **few),
+            Variant(f"resnet-{count}", "tv:resnet18", options=options(count), line="ResNet-18", **few),
+            Variant(f"pretraining-{count}", options=mae, verb="pretrain", means=True, images=count),
+            Variant(
+                f"mae-{count}",
+                options=options(count) | {"weights": f"run:pretraining-{count}", "refit": "off"},
+                line="ViT after MAE",
+                **few,
+            ),
+        ]
+    return found
+
+
+STUDY = Study(
+    name="data_amount",
+    question="How much data does a ViT need, beside a ResNet, and what does MAE on the same pictures save?",
+    variants=variants(),
+    minutes=25,
+    x="training images",
+    logarithmic="x",
+    notes="CIFAR-10 from scratch. 3 M images seen, but none more than 400 times; MAE twice as many.",
+)
+
+if __name__ == "__main__":
+    main(STUDY)

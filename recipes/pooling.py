@@ -1,0 +1,28 @@
+"""(f) Class token, mean of the patches, or attention pooling.
+
+python recipes/pooling.py --data cifar10.npz --jobs 3
+"""
+
+from study import Study, Variant, main
+
+OPTIONS = {"epochs": 60, "batch_size": 512, "lr": 2e-3}
+POOLS = {
+    "class token": {},
+    "mean": {"pool": "mean", "class_token": False},
+    "attention": {"pool": "attention", "class_token": False},
+}
+
+STUDY = Study(
+    name="pooling",
+    question="How should the patches become one vector?",
+    variants=[
+        Variant(name, settings=settings, options=OPTIONS, line="ViT, 2.7 M parameters")
+        for name, settings in POOLS.items()
+    ],
+    minutes=8,
+    seeds=(0, 1, 2),
+    notes="CIFAR-10 from scratch, 60 epochs.",
+)
+
+if __name__ == "__main__":
+    main(STUDY)

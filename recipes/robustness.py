@@ -1,0 +1,26 @@
+"""(b) Test images that are shifted, scaled and rotated: what do ViT and ResNet mind, what does augmentation cure?
+
+python recipes/robustness.py --data cifar10.npz --jobs 2
+"""
+
+from study import Study, Variant, main
+
+OPTIONS = {"epochs": 60, "batch_size": 512, "lr": 1e-3}
+PLAIN = {"augment": "none", "mixup": 0.0, "cutmix": 0.0}
+
+STUDY = Study(
+    name="robustness",
+    question="What do shifted, scaled and rotated test images cost, with and without augmentation?",
+    variants=[
+        Variant(f"{name}, {words}", model, options=OPTIONS | more, measure="robustness", line=words)
+        for name, model in (("ViT", "vit_mini4"), ("ResNet-18", "tv:resnet18"))
+        for words, more in (("augmented", {"augment": "medium"}), ("not augmented", PLAIN))
+    ],
+    minutes=8,
+    figure="moved",
+    axis="accuracy on moved test images, %",
+    notes="CIFAR-10 from scratch, 60 epochs; the mean over ten ways to shift, scale and rotate.",
+)
+
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,0 +1,324 @@
+"""One runner for all studies: named variants × seeds → runs → one record, which `plot.py` draws.
+
+    python recipes/positions.py --data cifar10.npz --jobs 3           all of it
+    python recipes/positions.py --data cifar10.npz --minutes 9        what can be begun in nine minutes; again to go on
+    python recipes/positions.py --toy                                 the same on 8×8 digits, in seconds, on a CPU
+    python recipes/positions.py --list                                what would be run, and the minutes planned
+
+A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. Every run learns
+from train/ alone, of which `vitrail.train` holds out its own validation images; test/ is read once, at the end.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+import torch
+
+import vitrail
+from vitrail.data.sources import open_source
+from vitrail.train.record import versions
+
+ROOT = Path(__file__).parents[1]
+TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to try. In `options`, "run:NAME" stands for the run of another variant, of the same seed."""
+
+    name: str
+    model: str = "vit_mini4"
+    settings: dict[str, Any] = field(default_factory=dict)  # of the model, by name
+    options: dict[str, Any] = field(default_factory=dict)  # of vitrail.train, or vitrail.pretrain
+    verb: str = "train"  # train | pretrain | look (at the run that `of` names) | cost
+    of: str = ""
+    images: int | None = None  # to learn from: a part of train/, of every class its share
+    measure: str = "accuracy"  # a function of measure.py
+    line: str = ""  # in the plot: which line, or which group of bars
+    x: float | None = None
+    means: bool = False  # a means, such as a teacher: in the record, not in the plot
+
+    def place(self, work: Path, seed: int) -> Path:
+        return work / f"{slug(self.name)}-{seed}"
+
+    @property
+    def needs(self) -> set[str]:
+        named = {value[4:] for value in self.options.values() if isinstance(value, str) and value.startswith("run:")}
+        return named | ({self.of} if self.of else set())
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    question: str
+    variants: list[Variant]
+    minutes: float  # planned, for all seeds, on one H200
+    data: str = "cifar10.npz"
+    seeds: tuple[int, ...] = (0,)
+    figure: str = "top1"  # what is drawn
+    axis: str = "accuracy on test images, %"
+    x: str = ""  # what the horizontal axis says; without it, bars
+    logarithmic: str = ""  # which axes: x, y or xy; with both, the plot fits exponents
+    beside: tuple[str, str] = ()  # type: ignore[assignment]  # another figure and its axis, for a second panel
+    notes: str = ""
+
+    def find(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def order(self) -> list[list[Variant]]:
+        """In waves: each needs only what the ones before have made."""
+        waves: list[list[Variant]] = []
+        done: set[str] = set()
+        while rest := [variant for variant in self.variants if variant.name not in done]:
+            wave = [variant for variant in rest if variant.needs <= done]
+            if not wave:
+                raise ValueError(f"{rest[0].name} needs {rest[0].needs - done}, which nothing makes")
+            waves.append(wave)
+            done |= {variant.name for variant in wave}
+        return waves
+
+
+def slug(name: str) -> str:
+    """The name of a variant as that of a folder."""
+    return re.sub(r"[^\w.]+", "-", name).strip("-")
+
+
+def toy(variant: Variant) -> Variant:
+    """The same in seconds: 8×8 pictures, a transformer of one block, one epoch."""
+    options = dict(variant.options)
+    if variant.verb in ("train", "pretrain"):
+        options |= {"epochs": 1, "batch_size": 32, "refit": "off", "workers": 0}
+        if variant.verb == "pretrain":
+            del options["refit"]
+    if "image_size" in options:
+        options["image_size"] //= 4
+    model, settings = variant.model, dict(variant.settings)
+    if variant.verb == "cost":
+        model, options["batch_size"] = "vit_nano4", 1
+    elif model.startswith("tv:"):
+        model = "tv:shufflenet_v2_x0_5"
+    else:
+        settings = {**settings, "depth": 1, "width": 32, "heads": 2}
+        settings |= {"patch_size": 1} if "stem" in settings else {}
+        model = "vit_nano2"
+    images = None if variant.images is None else max(40, variant.images * TOY_TRAIN // 50_000)
+    return Variant(**{**vars(variant), "options": options, "settings": settings, "model": model, "images": images})
+
+
+def toy_data(path: Path) -> Path:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8).repeat(3, axis=3)
+    end = TOY_TRAIN + TOY_TEST
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, train_images=images[:TOY_TRAIN], train_labels=labels[:TOY_TRAIN],
+             test_images=images[TOY_TRAIN:end], test_labels=labels[TOY_TRAIN:end])  # fmt: skip
+    return path
+
+
+def part(data: Path, count: int, folder: Path) -> Path:
+    """So many of the training images, of every class its share; the test images stay. The same for every seed."""
+    path = folder / f"{data.stem}-{count}.npz"
+    if not path.exists():
+        with np.load(data) as arrays:
+            saved = {key: arrays[key] for key in arrays.files}
+        labels = saved["train_labels"].reshape(-1)
+        shuffled = np.random.default_rng(0).permutation(len(labels))
+        rank = np.empty(len(labels), dtype=np.int64)  # of each image within its class
+        for label in np.unique(labels):
+            mine = shuffled[labels[shuffled] == label]
+            rank[mine] = np.arange(len(mine))
+        chosen = np.sort(np.lexsort((shuffled.argsort(), rank))[:count])
+        saved |= {key: saved[key][chosen] for key in ("train_images", "train_labels")}
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(whole := path.with_suffix(".part.npz"), **saved)
+        whole.replace(path)  # two processes may want it at once
+    return path
+
+
+def named(variant: Variant) -> str:
+    """The model with its settings, as `--model` takes it."""
+    words = ",".join(f"{key}={value}" for key, value in variant.settings.items())
+    return f"{variant.model}:{words}" if words else variant.model
+
+
+def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str) -> dict[str, Any]:
+    """The row of one variant and seed, from its file where it is done."""
+    folder = variant.place(work, seed)
+    kept = work / f"{folder.name}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    began, row = time.monotonic(), {"variant": variant.name, "seed": seed, "line": variant.line, "x": variant.x}
+    row |= {"means": variant.means}
+    options = {key: str(work / f"{slug(value[4:])}-{seed}") if str(value).startswith("run:") else value
+               for key, value in variant.options.items()}  # fmt: skip
+    looked = work / f"{slug(variant.of)}-{seed}" if variant.of else folder
+    if variant.verb in ("train", "pretrain"):
+        learnt = part(data, variant.images, work / "data") if variant.images else data
+        if options.get("weights", "none") == "none":
+            options["model"] = named(variant)
+        options = {"weights": "none", **options, "seed": seed, "out": str(folder), "device": device}
+        verb = getattr(vitrail, variant.verb)
+        if (folder / "run.json").exists():
+            row["resumed"] = True
+            verb(resume=True, out=str(folder), device=device)
+        else:
+            verb(str(learnt), **options)
+        shown = {key: Path(value).name if "/" in str(value) else value for key, value in options.items()}
+        row["call"] = f"vitrail.{variant.verb}({learnt.name!r}, {', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+        row |= measure.of_run(folder)
+    if variant.verb == "cost":
+        row["figures"] = measure.cost(named(variant), options, device)
+    elif variant.verb != "pretrain":
+        row["figures"] = getattr(measure, variant.measure)(
+            looked, data, device, **({} if looked == folder else options)
+        )
+    row["seconds"] = round(time.monotonic() - began, 1)
+    temporary = kept.with_suffix(".part")
+    temporary.write_text(json.dumps(row, indent=1) + "\n")
+    temporary.replace(kept)
+    return row
+
+
+def digest(path: Path) -> str:
+    """Of all of the file, so that a record says which pictures it is about."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def record(
+    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, small: bool
+) -> dict[str, Any]:
+    """What is done so far, as one JSON."""
+    files = [work / f"{slug(variant.name)}-{seed}.json" for variant in study.variants for seed in seeds]
+    source = open_source(data)
+    found = {
+        "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
+        "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "toy": small,
+        "command": shlex.join(["python", f"recipes/{study.name}.py", *sys.argv[1:]]), "seeds": seeds,
+        "minutes_planned": None if small else study.minutes,
+        "data": {"name": data.name, "sha256": digest(data), **{split: len(s) for split, s in source.splits.items()}},
+        "versions": versions(torch.device(device)),
+        "runs": [json.loads(file.read_text()) for file in files if file.exists()],
+        "missing": [file.stem for file in files if not file.exists()],
+    }  # fmt: skip
+    found["minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{study.name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return found
+
+
+def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
+    parser = argparse.ArgumentParser(description=study.question)
+    parser.add_argument("--data", type=Path, default=Path(study.data))
+    parser.add_argument("--out", type=Path, help="folder of the record; records/studies by default")
+    parser.add_argument("--work", type=Path, help="folder of the runs; runs/studies/NAME by default")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*study.seeds])
+    parser.add_argument("--only", nargs="+", help="variants, and what they need")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    name = f"{study.name}-toy" if asked.toy else study.name
+    work = asked.work or ROOT / "runs" / "studies" / name
+    out = asked.out or (work if asked.toy else ROOT / "records" / "studies")
+    work.mkdir(parents=True, exist_ok=True)
+    if asked.toy:
+        study = Study(**{**vars(study), "variants": [toy(variant) for variant in study.variants]})
+        asked.data = work / "digits.npz"
+        if not asked.data.exists():
+            toy_data(asked.data)
+    if asked.one:
+        run_one(study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device)
+        return None
+    waves = study.order()
+    if asked.only:
+        wanted = set(asked.only)
+        for wave in reversed(waves):
+            wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
+        waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
+    todo = [(v, s) for wave in waves for v in wave for s in asked.seeds if not _done(v.name, s, work)]
+    print(
+        f"{study.name}: {study.question} {len(todo)} runs to do, {study.minutes:g} minutes planned on one H200 for all."
+    )
+    if asked.list:
+        for variant, seed in todo:
+            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
+        return None
+    end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
+    for wave in waves:
+        _run_wave([(v, s) for v, s in todo if v in wave], asked, work, end)
+    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy)
+    show(found)
+    return found
+
+
+def _run_wave(jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
+    """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on."""
+    if asked.jobs <= 1:
+        for variant, seed in jobs:
+            if time.monotonic() < end and _ready(variant, seed, work):
+                run_one(variant, seed, asked.data, work, asked.device)
+        return
+    running: list[tuple[str, subprocess.Popen]] = []
+    waiting = [(variant, seed) for variant, seed in jobs if _ready(variant, seed, work)]
+    while waiting or running:
+        while waiting and len(running) < asked.jobs and time.monotonic() < end:
+            variant, seed = waiting.pop(0)
+            words = [
+                sys.executable,
+                sys.argv[0],
+                "--data",
+                str(asked.data),
+                "--work",
+                str(work),
+                "--device",
+                asked.device,
+            ]
+            words += [*(["--toy"] if asked.toy else []), "--one", variant.name, str(seed)]
+            name = variant.place(work, seed).name
+            with (work / f"{name}.log").open("a") as log:
+                running.append((name, subprocess.Popen(words, stdout=log, stderr=log)))
+        time.sleep(0.2)
+        for name, process in [one for one in running if one[1].poll() is not None]:
+            running.remove((name, process))
+            print(f"  {name}: {'done' if process.returncode == 0 else f'failed, see {work / name}.log'}", flush=True)
+        if time.monotonic() >= end:
+            waiting = []
+
+
+def _ready(variant: Variant, seed: int, work: Path) -> bool:
+    """Is there what it needs? Not where that has failed, or was not begun in time."""
+    return all(_done(need, seed, work) for need in variant.needs)
+
+
+def _done(name: str, seed: int, work: Path) -> bool:
+    return (work / f"{slug(name)}-{seed}.json").exists()
+
+
+def show(found: dict[str, Any]) -> None:
+    for name in dict.fromkeys(row["variant"] for row in found["runs"]):
+        rows = [row for row in found["runs"] if row["variant"] == name]
+        values = [row["figures"][found["figure"]] for row in rows if found["figure"] in row.get("figures", {})]
+        if values:
+            spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+            seconds = np.mean([row["seconds"] for row in rows])
+            figure = f"{found['figure']} {np.mean(values):.4f}{spread}"
+            print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each)")
+    if found["missing"]:
+        print(f"  still to do: {', '.join(found['missing'])}")
