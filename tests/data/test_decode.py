@@ -230,6 +230,29 @@ def test_an_enormous_image_is_refused_from_its_header(tmp_path):
     assert limit == Image.MAX_IMAGE_PIXELS and not ImageFile.LOAD_TRUNCATED_IMAGES
 
 
+@pytest.mark.parametrize(
+    ("screen", "frame"), [((12_000, 12_000), (1, 1)), ((1, 1), (12_000, 12_000))], ids=["screen", "frame"]
+)
+def test_a_gif_is_measured_before_pillow_fills_a_frame_of_its_size(screen, frame):
+    """What follows the frame's header is missing: had Pillow been asked first, it would have said so."""
+    control = b"!\xf9\x04\x09\x00\x00\x00\x00"  # replaced by the background: Pillow fills that at once
+    palette = bytes(range(12)) * 2
+    header = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x82, 0, 0) + palette + control + b"x"  # a stray byte
+    content = header + b"," + struct.pack("<4HB", 0, 0, *frame, 0)
+    with pytest.raises(VitrailError, match=r"144,000,000 pixels \(12000×12000\), and the limit is 50,000,000"):
+        open_image(content, limit=50_000_000)
+
+
+def test_animated_gifs_of_every_kind_are_still_read():
+    frames = [photograph(20, 30).rotate(90 * i).convert("P") for i in range(3)]
+    for disposal in (0, 1, 2, 3):
+        file = io.BytesIO()
+        frames[0].save(
+            file, "GIF", save_all=True, append_images=frames[1:], disposal=disposal, comment=b"c" * 600, transparency=7
+        )
+        assert open_image(file.getvalue()).size == frames[0].size
+
+
 def icon(*inner):
     """An ICO file of any PNGs and BMPs, whatever size its directory says."""
     place, directory = 6 + 16 * len(inner), b""

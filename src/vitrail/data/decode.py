@@ -216,8 +216,8 @@ def _identify(stream: IO[bytes], name: str, limit: int = PIXEL_LIMIT) -> Image.I
             try:
                 accepted = accept(prefix) if accept else True
                 if accepted and not isinstance(accepted, str):  # str: built without this format
-                    if kind == "ICO":
-                        _check_icons(stream, name, limit)
+                    if kind in _MEASURED:
+                        _MEASURED[kind](stream, name, limit)
                     stream.seek(0)
                     return factory(stream, "")
             except (SyntaxError, IndexError, TypeError, struct.error):
@@ -241,6 +241,26 @@ def _check_icons(stream: IO[bytes], name: str, limit: int) -> None:
             width, height = BmpImagePlugin.DibImageFile(stream).size
             height //= 2  # a bitmap and its mask
         _check_size(width, height, name, limit)
+
+
+def _check_gif(stream: IO[bytes], name: str, limit: int) -> None:
+    """Pillow fills an image of the first frame's size while it opens a GIF, and a frame may reach beyond the screen."""
+    stream.seek(6)
+    width, height, flags = struct.unpack("<HHBxx", stream.read(7))
+    stream.seek(3 << ((flags & 7) + 1) if flags & 128 else 0, io.SEEK_CUR)  # the palette
+    while (mark := stream.read(1)) not in (b"", b";", b","):  # extensions, in blocks; other bytes are passed over
+        if mark == b"!":
+            stream.seek(1, io.SEEK_CUR)
+            while block := ord(stream.read(1) or b"\0"):
+                stream.seek(block, io.SEEK_CUR)
+    if mark == b",":
+        left, top, across, down = struct.unpack("<4H", stream.read(8))
+        width, height = max(width, left + across), max(height, top + down)
+    _check_size(width, height, name, limit)
+
+
+# Formats of which Pillow decodes or fills something while it opens them.
+_MEASURED = {"ICO": _check_icons, "GIF": _check_gif}
 
 
 def _orientation(image: Image.Image) -> int:
