@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer
+from vitrail.models import ConvNet, MaskedAutoencoder, SwinTransformer, VisionTransformer
 from vitrail.models.layers import ceil_div
 
 Grid = tuple[int, int]
@@ -22,9 +22,14 @@ def seeing(model: nn.Module) -> Any:
         return model.encoder
     if isinstance(model, VisionTransformer | SwinTransformer):
         return model
+    if isinstance(model, ConvNet):
+        raise VitrailError(
+            f"tv:{model.settings.arch} is a convolutional network, without patches or attention: doctor, explain and"
+            " studio look into ViT, Swin and MAE; train, evaluate, predict and embed work with it."
+        )
     raise VitrailError(
-        f"{type(model).__name__} shows no layers to look into: doctor, explain and studio look into classifiers (ViT,"
-        " Swin) and MAE, of a run or a checkpoint itself, not of an export."
+        f"{type(model).__name__} shows no layers to look into: doctor, explain and studio look into ViT, Swin and MAE,"
+        " of a run or a checkpoint itself, not of an export."
     )
 
 
