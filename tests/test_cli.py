@@ -23,12 +23,12 @@ OPTIONS = {
     train: ["data", "options"],
     pretrain: ["data", "options"],
     evaluate: [
-        "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "batch_size",
-        "device",
+        "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "boxes",
+        "batch_size", "device",
     ],
     predict: [
-        "images", "model", "top", "csv", "json", "flip", "crops", "fit", "architecture", "image_size", "batch_size",
-        "device",
+        "images", "model", "top", "csv", "json", "out", "window", "threshold", "flip", "crops", "fit", "architecture",
+        "image_size", "batch_size", "device",
     ],
     embed: ["images", "out", "model", "flip", "crops", "fit", "architecture", "image_size", "batch_size", "device"],
     explain: [
@@ -38,7 +38,7 @@ OPTIONS = {
     studio: ["run", "mae", "samples", "port", "host", "browser", "architecture", "device"],
     doctor: ["run", "data", "image_size", "images", "lr", "out", "json", "architecture", "device"],
     export: ["run", "to", "out", "architecture", "image_size"],
-    data_inspect: ["data", "image_size", "out", "json", "workers"],
+    data_inspect: ["data", "task", "image_size", "out", "json", "workers"],
     models: ["pattern"],
     demo: ["out"],
 }  # fmt: skip
@@ -46,7 +46,8 @@ TRAIN = [
     "model", "weights", "task", "head", "pyramid", "tune", "adapter_width", "adapter_place", "lora_rank",
     "lora_targets", "prompt_tokens", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
     "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "teacher",
-    "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit", "seed", "out",
+    "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit", "protocol", "fold",
+    "leave_out", "boxes", "margin", "seed", "out",
     "resume", "precision", "compile", "device", "workers", "cache", "wandb", "mlflow",
 ]  # fmt: skip
 

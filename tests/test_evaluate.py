@@ -1,6 +1,7 @@
 """Figures of a model on labelled images: which images count, and that the numbers are those of the model."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,17 @@ def test_features_are_worth_what_a_probe_and_neighbours_make_of_them(bundle, dat
     figures = vitrail.evaluate(bundle, data, knn=True, probe=True)
     assert figures["probe_top1"] == 1.0  # three colours that any features tell apart
     assert figures["knn_top1"] >= 0.9
+
+
+def test_a_model_without_classes_is_scored_by_its_features_alone(data, tmp_path):
+    weights = vitrail.save_weights(vitrail.create_model("vit_nano2", num_classes=0), tmp_path / "body.safetensors")
+    (tmp_path / "data").mkdir()
+    for part in ("train", "test"):
+        shutil.copytree(data / part, tmp_path / "data" / part)
+    (tmp_path / "data" / "test" / "dark" / "broken.png").write_bytes(b"nothing")
+    figures = vitrail.evaluate(weights, tmp_path / "data", knn=True)
+    assert (figures["n"], figures["skipped"]) == (20, 1) and "top1" not in figures
+    assert 1 / 3 < figures["knn_top1"] <= 1
 
 
 def test_classes_are_found_by_name_whatever_its_spelling_or_by_number(bundle, tmp_path):

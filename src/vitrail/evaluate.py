@@ -14,14 +14,18 @@ from torch import Tensor
 from vitrail.data.samples import NAMED, Sample, Source, plural, some
 from vitrail.data.sources import open_source
 from vitrail.data.split import written
+from vitrail.data.spoof import MARGIN, open_faces
 from vitrail.errors import VitrailError, nearest
 from vitrail.predict import Predictor, load
 from vitrail.tasks import metrics
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, solve_probe
 from vitrail.tasks.report import DataProblems, ReportContent, write_report
-from vitrail.train.finish import classification_content
+from vitrail.tasks.spoof_metrics import attack_scores
+from vitrail.tasks.spoof_page import shown, spoof_content
+from vitrail.train.finish import classification_content, illustrate
 from vitrail.train.record import command_line, versions
+from vitrail.train.spoof import scored_faces, spoof_notes
 
 Progress = Callable[[str, int, int], None]
 
@@ -40,15 +44,31 @@ def evaluate(
     fit: str | None = None,
     image_size: int | None = None,
     progress: Progress | None = None,
+    boxes: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Figures of a model on DATA, flat, as fractions: top1, top5, macro_f1, ece, auroc (or map, macro_f1, micro_f1,
-    auroc for several labels), each with `_low` and `_high`, and `n`, `split`, `skipped`; besides, `notes` (sentences)
+    auroc for several labels; miou, pixel_accuracy, boundary_f1, iou/CLASS of a segmenter; map, map50, map75, ap/CLASS
+    of a detector), each with `_low` and `_high`, and `n`, `split`, `skipped`; besides, `notes` (sentences)
     and `problems` (name and reason of each image that can't be read).
 
     Scores test/, else val/, else all of it. `knn` and `probe` add the accuracy of nearest neighbours and of a linear
     probe on the model's features, fitted on train/. `report` writes a page like that of a training run.
+
+    Of a model that tells live faces from attacks: eer, hter, acer, apcer, bpcer, auc, bpcer_at_apcer_1 (5, 10), at the
+    threshold that its development set chose; `boxes` is a table of face boxes.
     """
     predictor = run if isinstance(run, Predictor) else load(run, device=device, fit=fit, image_size=image_size)
+    if predictor.task != "classify":
+        if knn or probe or flip or crops > 1:
+            raise VitrailError("--knn, --probe, --flip and --crops go with a classifier; this model was made to "
+                               f"{predictor.task}.")  # fmt: skip
+        return _evaluate_dense(predictor, run, fspath(data), split, report, progress)
+    if predictor.about.get("task") == "spoof":
+        if knn or probe:
+            raise VitrailError("--knn and --probe go with a classifier; this model tells live faces from attacks.")
+        return _evaluate_spoof(predictor, run, data, split, flip, crops, report, batch_size, progress, boxes)
+    if boxes is not None:
+        raise VitrailError("--boxes goes with a model that tells live faces from attacks.")
     source = open_source(fspath(data), one_class=True)
     samples, name, notes = scored_samples(source, run, split)
     if source.multi_label and not predictor.multi_label:
@@ -64,7 +84,76 @@ def evaluate(
         if report is not None:
             _report(report, predictor, source, task, rows, targets, kept, figures, name, problems, notes)
     if knn or probe:
-        figures |= _feature_quality(predictor, source, samples, knn, probe, batch_size, progress)
+        found, unread = _feature_quality(predictor, source, samples, knn, probe, batch_size, progress)
+        figures, problems = figures | found, problems or unread
+    return figures | {"split": name, "skipped": len(problems), "notes": notes, "problems": problems}
+
+
+def _evaluate_dense(
+    predictor: Predictor, run: Any, data: str, split: str | None, report: Any, progress: Progress | None
+) -> dict[str, Any]:
+    """Pictures in their own size, by what `predictor.segment` or `.detect` says of them."""
+    from vitrail.data.boxes import open_boxes
+    from vitrail.data.masks import open_masks
+    from vitrail.tasks.segment import Segment
+    from vitrail.tasks.segment_pictures import palette
+    from vitrail.train.dense_finish import dense_content, measure_boxes, measure_masks
+
+    labels, about = predictor.labels, predictor.about
+
+    def show(done: int, total: int) -> None:
+        if progress:
+            progress(f"{predictor.task}ed pictures", done, total)
+
+    source: Any
+    kept: Any
+    problems: list[tuple[str, str]]
+    if predictor.task == "segment":
+        source = open_masks(data)
+        samples, name, notes = scored_samples(source, run, split)
+        indices, colours = class_indices(source, predictor), palette(len(labels), about.get("colours"))
+        found, kept, problems = measure_masks(
+            Segment(labels), samples, lambda image: predictor.segment(image).mask, indices, colours, show,  # type: ignore
+            report is not None,
+        )  # fmt: skip
+    else:
+        source = open_boxes(data)
+        samples, name, notes = scored_samples(source, run, split)
+        masks = predictor.model.settings.head == "mask_rcnn" and source.outlined  # type: ignore[union-attr]
+        found, kept, problems = measure_boxes(
+            labels, samples, lambda image: predictor.detect(image, 0.0).found, class_indices(source, predictor),  # type: ignore
+            masks, about.get("threshold", 0.5), show, report is not None,
+        )  # fmt: skip
+    notes += source.notes
+    if report is not None:
+        parts = dense_content(found)
+        _write(report, predictor, source, parts.pop("figures"), kept, name, problems, notes, parts)
+    return found.figures | {"split": name, "skipped": len(problems), "notes": notes, "problems": problems}
+
+
+def _evaluate_spoof(
+    predictor: Predictor, run: Any, data: Any, split: str | None, flip: bool, crops: int, report: Any, batch: int,
+    progress: Progress | None, boxes: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """At the threshold of the run, never at one of these faces' own."""
+    margin = predictor.about.get("protocol", {}).get("margin")
+    source = open_faces(data, boxes=boxes, margin=MARGIN if margin is None else margin, training=False)
+    places = _places_in_training(run)
+    tested = [face for faces in source.splits.values() for face in faces if places.get(_place(face)) == "test"]
+    samples, name, notes = tested, "test", list[str]()  # set apart by the run's own protocol
+    if split is not None or not tested:
+        samples, name, notes = scored_samples(source, run, split)
+    known = [face for faces in source.splits.values() for face in faces if places.get(_place(face)) == "train"]
+    notes += [*spoof_notes(samples, known, predictor.labels, margin is not None), *source.notes]
+    rows, kept, problems = _run(predictor, samples, "probabilities", flip, crops, batch, progress)
+    threshold = predictor.about.get("threshold", 0.5)
+    scored = scored_faces(attack_scores(rows.numpy()), kept)
+    figures = scored.figures(threshold)
+    if report is not None:
+        parts = spoof_content(scored, threshold, "which the development set of its training chose")
+        for picture in parts["mistakes"]:
+            illustrate(picture, kept)
+        _write(report, predictor, source, shown(figures), kept, name, problems, notes, parts)
     return figures | {"split": name, "skipped": len(problems), "notes": notes, "problems": problems}
 
 
@@ -176,7 +265,8 @@ def _feature_quality(
     probe: bool,
     batch: int,
     progress: Progress | None,
-) -> dict[str, float]:
+) -> tuple[dict[str, float], list[tuple[str, str]]]:
+    """The figures, of how many images, and (name, reason) of those that can't be read."""
     if "train" not in source.splits or samples is source.splits["train"]:
         raise VitrailError(
             f"--knn and --probe learn from train/ and are scored elsewhere; {source.name} has no such two."
@@ -185,16 +275,16 @@ def _feature_quality(
         raise VitrailError("--knn and --probe are for data with one label per image.")
     task = Classify(source.classes)
     known, kept, _ = _run(predictor, source.splits["train"], "features", False, 1, batch, progress)
-    asked, scored, _ = _run(predictor, samples, "features", False, 1, batch, progress)
+    asked, scored, problems = _run(predictor, samples, "features", False, 1, batch, progress)
     targets = task.targets([sample.labels for sample in kept])
     truth = np.array([sample.labels[0] for sample in scored])
-    figures = {}
+    figures: dict[str, float] = {"n": len(scored)}
     if knn:
         figures["knn_top1"] = metrics.top_k(nearest_neighbours(known, targets, asked).numpy(), truth, 1)
     if probe:
         chances = solve_probe(known, targets)(asked).softmax(dim=1)
         figures["probe_top1"] = metrics.top_k(chances.numpy(), truth, 1)
-    return figures
+    return figures, problems
 
 
 def _report(
@@ -205,6 +295,13 @@ def _report(
     logits = torch.logit(rows.double(), 1e-12) if predictor.multi_label else rows.double().clamp_min(1e-300).log()
     thresholds = predictor.thresholds if predictor.multi_label else None
     parts = classification_content(task, logits, targets, kept, thresholds)
+    _write(path, predictor, source, figures, kept, split, problems, notes, parts)
+
+
+def _write(
+    path: Any, predictor: Predictor, source: Source, figures: dict[str, Any], kept: list[Sample], split: str,
+    problems: list[tuple[str, str]], notes: list[str], parts: dict[str, Any],
+) -> None:  # fmt: skip
     write_report(
         Path(path),
         ReportContent(

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.tasks.charts import THIN
+from vitrail.tasks.report import ReportContent
+from vitrail.tasks.report_page import page
 from vitrail.tasks.spoof import Spoof, even_weights
 from vitrail.tasks.spoof_metrics import Scored, attack_scores
+from vitrail.tasks.spoof_page import shown, spoof_content
 
 # Four live faces, three prints, two replays; from 0.5 on it is called an attack.
 SCORES = [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.9, 0.35, 0.45]
@@ -140,3 +144,32 @@ def test_live_faces_are_drawn_as_often_as_all_attacks_together():
     weights = even_weights(labels, 4)
     sums = [weights[:10].sum(), weights[10:40].sum(), weights[40:].sum()]
     assert np.allclose(np.array(sums) / sum(sums), [0.5, 0.25, 0.25])
+
+
+def test_any_threshold_has_its_place_on_the_curve():
+    scored = Scored(SCORES, ATTACKS)
+    curve = scored.curve()
+    for threshold in (0.0, 0.1, 0.36, 0.375, 0.4, 0.5, 0.9, 1.0):
+        taken = np.array(SCORES) >= threshold
+        at = scored.place(threshold)
+        assert curve.bpcer[at] == pytest.approx(taken[:4].mean())
+        assert curve.apcer[at] == pytest.approx((~taken[4:]).mean())
+
+
+def test_the_charts_and_tables_of_a_report_say_what_was_counted():
+    people = ["ann", "ann", "bob", "bob", "ann", "ann", "bob", "ann", "bob"]
+    content = spoof_content(Scored(SCORES, ATTACKS, people), 0.5, "chosen elsewhere")
+    keys = [key for key, _, _ in content["sections"]]
+    assert keys == ["scores", "attacks", "subjects"]
+    charts, types, subjects = (html for _, _, html in content["sections"])
+    assert "Scores of 4 live faces and 5 attacks; above the threshold lie 25.0" in charts
+    assert f"at the threshold 60.0{THIN}% and 25.0{THIN}%" in charts  # of all attacks, of live faces
+    assert types.index("replay") < types.index("print") and f"33.3{THIN}%" in types  # the worst first
+    assert "2 of 2 people with an error" in subjects
+    # The farthest on the wrong side first: the replay of 0.35, the live face of 0.6 and print of 0.4 are as far.
+    assert [picture.index for picture in content["mistakes"]] == [7, 4, 3, 8]
+    assert [(p.true, p.predicted) for p in content["mistakes"][:3]] == [
+        ("replay", "live"), ("print", "live"), ("live", "attack"),
+    ]  # fmt: skip
+    report = page(ReportContent("x", shown(Scored(SCORES, ATTACKS).figures(0.5)), "9 faces", ["live"], **content))
+    assert "Person by person" in report and "BPCER at APCER 5" in report and ">threshold<" not in report

@@ -14,9 +14,27 @@ NAMES = {
     "auroc": "AUROC",
     "ece": "calibration error (ECE)",
     "map": "mean average precision",
+    "map50": "mAP at IoU 0.50",
+    "map75": "mAP at IoU 0.75",
+    "mask_map": "mAP of the outlines",
+    "mask_map50": "mAP of the outlines at 0.50",
+    "miou": "mean IoU",
+    "pixel_accuracy": "pixel accuracy",
+    "boundary_f1": "boundary F1",
+    "eer": "EER",
+    "hter": "HTER at its threshold",
+    "acer": "ACER at its threshold",
+    "apcer": "APCER (attacks that pass)",
+    "bpcer": "BPCER (live turned away)",
+    "auc": "AUC",
+    "bpcer_at_apcer_1": "BPCER at APCER 1 %",
+    "bpcer_at_apcer_5": "BPCER at APCER 5 %",
+    "bpcer_at_apcer_10": "BPCER at APCER 10 %",
     "knn_top1": "k-NN on its features",
     "probe_top1": "linear probe on its features",
 }
+
+KINDS = {"iou": "IoU", "ap": "AP", "apcer": "APCER"}  # of a class
 
 
 def evaluate(
@@ -31,6 +49,7 @@ def evaluate(
     report: Path | None = None,
     fit: Literal["crop", "pad", "stretch"] | None = None,
     image_size: int | None = None,
+    boxes: Path | None = None,
     batch_size: int = 64,
     device: str | None = None,
 ) -> int:
@@ -38,7 +57,8 @@ def evaluate(
 
     Args:
         data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME.
-        model: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name.
+        model: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name; by default the model that ships
+            inside.
         split: Which part to score.
         knn: Also k-NN accuracy on the model's features, learnt from train/.
         probe: Also the accuracy of a linear probe on the model's features, learnt from train/.
@@ -48,6 +68,7 @@ def evaluate(
         report: Also write a page with the per-class table, the confusion matrix and the mistakes.
         fit: How an image is brought to size: crop, pad or stretch; as the model was trained by default.
         image_size: Side to which images are brought; the model's own by default.
+        boxes: A table of face boxes, for a model that tells live faces from attacks: path,left,top,width,height.
         batch_size: Images per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
@@ -63,8 +84,8 @@ def evaluate(
 
     with writing(json) as file:  # opened first: better known now than after an hour of images
         figures = vitrail.evaluate(
-            model, data, split, knn, probe, flip, crops, report, batch_size, device, fit, image_size, progress
-        )
+            model, data, split, knn, probe, flip, crops, report, batch_size, device, fit, image_size, progress, boxes
+        )  # fmt: skip
         problems, notes = figures.pop("problems"), figures.pop("notes")
         if file is not None:
             jsonlib.dump(figures, file, indent=2)
@@ -75,8 +96,13 @@ def evaluate(
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f"   {100 * low:.1f} to {100 * high:.1f}" if low is not None and high is not None else ""
             print(f"  {title:<28} {100 * figures[name]:5.1f} %{interval}")
+    for name in [name for name in figures if name.startswith(("iou/", "ap/", "apcer/"))]:
+        kind, _, label = name.partition("/")
+        print(f"  {f'{KINDS[kind]} of {label}':<28} {100 * figures[name]:5.1f} %")
     if any(name.endswith("_low") for name in figures):
         print("  (ranges: 95 % intervals)")
+    if "bpcer" in figures:
+        print(f"  (threshold {figures['threshold']:.4g}, which the development set of its training chose)")
     for note in notes:
         print(f"note: {note}")
     bad = [reason if name in reason else f"{name}: {reason}" for name, reason in problems]

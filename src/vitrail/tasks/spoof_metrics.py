@@ -79,6 +79,10 @@ class Scored:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def place(self, threshold: float) -> int:
+        """Of a threshold on the curve."""
+        return int(np.searchsorted(self.scores[self._order][self._ends], threshold))
+
     def curve(self, weights: Array | None = None, kind: str | None = None) -> Curve:
         """Against all attacks, or those of one kind; `weights` say how often each face counts."""
         weights = np.ones(len(self)) if weights is None else weights
