@@ -41,8 +41,7 @@ FIGURES = {
 COLUMNS = {"f1": "F1", "iou": "IoU", "ap50": "AP at IoU 0.50", "average_precision": "Average precision"}
 SCORES = {
     "top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1",
-    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "miou": "mean IoU", "pixel_accuracy": "pixel accuracy",
-    "map50": "mAP at 0.50", "mask_map": "mask mAP", "auc": "AUC", "eer": "EER",
+    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "miou": "mean IoU", "auc": "AUC", "eer": "EER",
 }  # fmt: skip
 # Of a list of files, of pictures, and of classes: the page is for reading, and small enough to be mailed.
 MOST_ROWS, MOST_PICTURES, MOST_CLASSES = 200, 60, 2000

@@ -1,0 +1,437 @@
+"""Segmentation and detection beside torchvision's own models under the same budget.
+
+    python benchmarks/dense.py segment pets --weights deit_tiny.safetensors --json out.json --pictures out/
+    python benchmarks/dense.py detect bccd --weights deit_tiny.safetensors --json out.json
+
+The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
+validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models are trained from
+scratch, as there are no weights of theirs here, by the same loop on the same augmented images at the same size, for the
+same epochs and batches, on all of train/ with nothing held out; of several rates (--peer-lr) all are shown. Data
+without a test/ is divided by a fixed seed, a fifth to test on.
+
+`--jobs N` trains N at a time, which says nothing about speed: images/s of prediction are measured afterwards, one model
+at a time, in turns. What --json has already is not done again.
+"""
+
+import argparse
+import json
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.data.box_augment import BoxAugmenter, BoxPolicy, viewed
+from vitrail.data.boxes import open_boxes
+from vitrail.data.joint import JointAugmenter, JointPolicy, shrunk_pairs
+from vitrail.data.masks import open_masks
+from vitrail.data.split import divide
+from vitrail.models import Preprocessing
+from vitrail.models.detect import Detector, Frame
+from vitrail.tasks.detect import Detect, find
+from vitrail.tasks.detect_pictures import beside
+from vitrail.tasks.segment import Segment
+from vitrail.tasks.segment_pictures import case, palette
+from vitrail.tasks.segmented import pixel_classes
+from vitrail.train.dense_finish import measure_boxes, measure_masks
+from vitrail.train.dense_loop import DenseTrainer
+from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.distributed import Processes
+from vitrail.train.images import read
+from vitrail.train.loop import Settings
+from vitrail.train.precision import choose_precision
+from vitrail.train.recipe import Recipe
+from vitrail.train.run import typical_side
+
+OURS: dict[str, dict[str, dict[str, Any]]] = {
+    "segment": {
+        "adapter + upernet": {"head": "upernet", "pyramid": "adapter"},
+        "linear on the plain ViT": {"head": "linear"},
+        "adapter + upernet from scratch": {"head": "upernet", "pyramid": "adapter", "weights": "none"},
+    },
+    "detect": {
+        "adapter + faster_rcnn": {"head": "faster_rcnn", "pyramid": "adapter"},
+        "adapter + faster_rcnn from scratch": {"head": "faster_rcnn", "pyramid": "adapter", "weights": "none"},
+    },
+}
+PEERS = {"segment": "DeepLabV3-MobileNetV3", "detect": "Faster R-CNN MobileNetV3"}
+DEFAULT = {"segment": [*OURS["segment"]][:2], "detect": [*OURS["detect"]][:1]}
+FIGURES = {"segment": ("miou", "pixel_accuracy", "boundary_f1"), "detect": ("map", "map50", "map75")}
+
+
+# -- torchvision's, as the loop takes them -----------------------------------------------------------------------------
+
+
+class DeepLab(nn.Module):
+    """Logits, as our segmenters give them."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
+
+        self.net = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)["out"]
+
+
+class FasterRCNN(Detector):
+    """torchvision's network in our frame: images come normalised, and are sized as ours are."""
+
+    def __init__(self, classes: int, short_side: int, long_side: int):
+        nn.Module.__init__(self)
+        from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn
+
+        self.settings: Any = SimpleNamespace(channels=3, background=1, inside="")
+        self.net = fasterrcnn_mobilenet_v3_large_fpn(
+            weights=None, weights_backbone=None, num_classes=classes + 1, trainable_backbone_layers=6
+        )
+        self.net.transform = Frame(short_side, long_side)
+
+
+@dataclass
+class Budget:
+    """What a run of ours took, for the peer to have the same."""
+
+    epochs: int
+    batch_size: int
+    augment: str
+    pre: Any  # preprocessing
+    sides: tuple[int, int] = (0, 0)
+
+
+def budget_of(task: str, data: str, options: Any) -> Budget:
+    """By the very functions that plan a run of ours."""
+    source, gpu = opened(task, data), options.device.startswith("cuda")
+    learnt = source.splits["train"]
+    recipe = Recipe(task=task, epochs=options.epochs)  # type: ignore[arg-type]
+    full, _ = fill_dense(recipe, DenseFacts(task, len(learnt), True, False, "val" in source.splits, gpu))
+    side = options.image_size or 224
+    sides = viewing_sides(options.image_size, typical_side(learnt, min), gpu)[:2] if task == "detect" else (0, 0)
+    pre = Preprocessing(size=(side, side), crop=1.0, fit="stretch")
+    return Budget(full.epochs or 0, full.batch_size or 0, full.augment, pre, sides)
+
+
+def opened(task: str, data: str) -> Any:
+    return open_masks(data) if task == "segment" else open_boxes(data)
+
+
+def train_peer(
+    task: str, data: str, budget: Budget, seed: int, lr: float, device: torch.device
+) -> tuple[nn.Module, dict[str, float]]:
+    source = opened(task, data)
+    samples: Any = [*source.splits["train"], *source.splits.get("val", [])]
+    torch.manual_seed(seed)
+    group, pre, classes = Processes(device=device), budget.pre, source.classes
+    if task == "segment":
+        model: nn.Module = DeepLab(len(classes))
+        images = read(shrunk_pairs(samples, pre, "memory"), group, 8)
+        joint = JointAugmenter(JointPolicy.named(budget.augment), pre.size, pre.mean, pre.std, seed)
+        learnt: Any = Segment(classes)
+
+        def augment(pairs: Any, _: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
+            return joint(pairs, keys, epoch, where)
+    else:
+        model = FasterRCNN(len(classes), *budget.sides)
+        policy = BoxPolicy.named(budget.augment)
+        images = read(viewed(samples, *budget.sides, room=policy.scale[1], cache="memory"), group, 8)
+        boxes = BoxAugmenter(policy, *budget.sides, pre.mean, pre.std, seed)
+        learnt = Detect(classes)
+
+        def augment(pixels: Any, numbers: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
+            batch = boxes(pixels, [samples[number] for number in numbers], keys, epoch, where)
+            return batch, batch
+
+    dtype, _ = choose_precision("auto", device)
+    settings = Settings(
+        epochs=budget.epochs, batch_size=budget.batch_size, lr=lr, weight_decay=0.05, ema=0.9998, clip=1.0,
+        warmup=min(5.0, budget.epochs / 20), seed=seed, dtype=dtype,
+    )  # fmt: skip
+    trainer = DenseTrainer(model.to(device), learnt, images, augment, settings, group)  # type: ignore[arg-type]
+    trainer.run()
+    trainer.average.swap(model)  # type: ignore[union-attr]
+    speed = float(np.median([row["images_per_second"] for row in trainer.history]))
+    return model.eval(), {"train_images_per_second": speed, "loss": trainer.history[-1]["train_loss"]}
+
+
+def answers(task: str, model: nn.Module, pre: Preprocessing, device: torch.device) -> Callable[[Any], Any]:
+    """What the model says of one picture, as `predict` would."""
+    dtype, _ = choose_precision("auto", device)
+
+    def segment(image: Any) -> np.ndarray:
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            return pixel_classes(model, image, pre, device)
+
+    def detect(image: Any) -> Any:
+        pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+        return find(model, [pixels], pre, dtype)[0]
+
+    return segment if task == "segment" else detect
+
+
+def measure(task: str, data: Any, said: Callable[[Any], Any], classes: list[str]) -> dict[str, float]:
+    everyone = [*range(len(classes))]
+    if task == "segment":
+        samples: Any = open_masks(data).splits["test"]
+        found, _, _ = measure_masks(Segment(classes), samples, said, everyone, palette(len(classes)))
+    else:
+        samples = open_boxes(data).splits["test"]
+        found, _, _ = measure_boxes(classes, samples, said, everyone, False, 0.5)
+    return found.figures
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def place(task: str, data: str, variant: str, seed: int, options: Any) -> Path:
+    return options.runs / f"{task} {Path(data).name} {variant} {seed}".replace(" ", "_").replace("/", "-")
+
+
+def one(task: str, data: str, variant: str, seed: int, options: Any) -> dict[str, Any]:
+    """Trains and measures; the run folder, or the peer's weights, stay under --runs."""
+    device, began, folder = torch.device(options.device), time.time(), place(task, data, variant, seed, options)
+    if variant in OURS[task]:
+        given = {"weights": options.weights, "model": options.model, **OURS[task][variant]}
+        given |= {name: getattr(options, name) for name in ("epochs", "image_size") if getattr(options, name)}
+        if given["weights"] == "none" and given["model"] is None:
+            given["model"] = "deit_ti16"
+        if not (folder / "report.html").exists():
+            vitrail.train(data, task=task, seed=seed, out=folder, device=options.device, **given)
+        predictor = vitrail.load(folder, device=options.device)
+        model, figures = predictor.model, vitrail.evaluate(predictor, data, split="test")
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        speed = float(np.median([row["images_per_second"] for row in rows]))
+        recipe = json.loads((folder / "run.json").read_text())["recipe"]
+        found: dict[str, Any] = {"train_images_per_second": speed, "recipe": recipe}
+    else:
+        budget = budget_of(task, data, options)
+        model, found = train_peer(task, data, budget, seed, float(variant.partition(" at ")[2]), device)
+        figures = measure(task, data, answers(task, model, budget.pre, device), opened(task, data).classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), folder / "peer.pt")
+    kept = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+    parameters = sum(p.numel() for p in model.parameters())
+    return {**found, "figures": kept, "parameters": parameters, "minutes": (time.time() - began) / 60}
+
+
+def compare(task: str, data: str, options: Any, results: dict[str, Any]) -> None:
+    data = divided(task, data, options.runs)
+    peers = [f"{PEERS[task]} at {rate:g}" for rate in options.peer_lr]
+    variants = [*(options.variants or DEFAULT[task]), *peers]
+    jobs = [(variant, seed) for variant in variants for seed in options.seeds]
+    jobs.sort(key=lambda job: job[0] != variants[0] or job[1] != options.seeds[0])  # whose budget the peers take
+    missing = [job for job in jobs if key(task, data, *job) not in results]
+    if options.only:
+        variant, seed = options.only[0], int(options.only[1])
+        results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
+        return
+    if options.jobs > 1:
+        in_processes(task, data, missing, options, results)
+    else:
+        for variant, seed in missing:
+            results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
+            keep(options, results)
+    table(task, data, variants, options.seeds, results)
+    speed(task, data, variants, options, results)
+    if options.pictures:
+        pictures(task, data, variants, options)
+
+
+def key(task: str, data: str, variant: str, seed: int) -> str:
+    return f"{task}/{Path(data).name}/{variant}/{seed}"
+
+
+def in_processes(task: str, data: str, jobs: list[tuple[str, int]], options: Any, results: dict[str, Any]) -> None:
+    waiting, running = [*jobs], []
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            variant, seed = waiting.pop(0)
+            part = Path(tempfile.mkdtemp()) / "part.json"
+            words = [sys.executable, __file__, task, data, "--only", variant, str(seed), "--json", str(part)]
+            words += ["--weights", str(options.weights), "--runs", str(options.runs), "--device", options.device]
+            for name in ("epochs", "image_size", "model"):
+                if getattr(options, name):
+                    words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+            log = place(task, data, variant, seed, options).with_suffix(".log")
+            with log.open("w") as file:
+                running.append((variant, seed, part, log, subprocess.Popen(words, stdout=file, stderr=file)))
+        for each in [each for each in running if each[-1].poll() is not None]:
+            running.remove(each)
+            variant, seed, part, log, process = each
+            if process.returncode:
+                print(f"{variant}, seed {seed}, failed:\n{log.read_text()[-2000:]}", flush=True)
+                continue
+            results |= json.loads(part.read_text())["results"]
+            keep(options, results)
+            done = results[key(task, data, variant, seed)]
+            print(f"  {variant}, seed {seed}: {words_of(task, done)}, {done['minutes']:.1f} min", flush=True)
+        time.sleep(0.5)
+
+
+def words_of(task: str, result: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {100 * result['figures'].get(name, float('nan')):.2f} %" for name in FIGURES[task])
+
+
+def table(task: str, data: str, variants: list[str], seeds: list[int], results: dict[str, Any]) -> None:
+    print(f"\n{task}, {data}: mean over {len(seeds)} seeds, and their standard deviation")
+    for variant in variants:
+        found = [results[key(task, data, variant, seed)] for seed in seeds if key(task, data, variant, seed) in results]
+        if not found:
+            continue
+        line = f"  {variant:<36} {found[0]['parameters'] / 1e6:5.1f} M"
+        for name in FIGURES[task]:
+            values = 100 * np.array([each["figures"].get(name, np.nan) for each in found])
+            spread = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
+            line += f"   {name} {values.mean():.2f}{spread}"
+        print(
+            line + f"   trains at {np.median([each['train_images_per_second'] for each in found]):.0f} images/s",
+            flush=True,
+        )
+
+
+# -- speed, pictures ---------------------------------------------------------------------------------------------------
+
+
+def loaded(task: str, data: str, variant: str, options: Any) -> Callable[[Any], Any] | None:
+    folder, device = place(task, data, variant, options.seeds[0], options), torch.device(options.device)
+    if variant in OURS[task] and (folder / "report.html").exists():
+        predictor = vitrail.load(folder, device=options.device)
+        return answers(task, predictor.model, predictor.preprocessing, device)
+    if not (folder / "peer.pt").exists():
+        return None
+    budget, classes = budget_of(task, data, options), len(opened(task, data).classes)
+    model = DeepLab(classes) if task == "segment" else FasterRCNN(classes, *budget.sides)
+    model.load_state_dict(torch.load(folder / "peer.pt", weights_only=True))
+    return answers(task, model.to(device).eval(), budget.pre, device)
+
+
+def speed(task: str, data: str, variants: list[str], options: Any, results: dict[str, Any], rounds: int = 5) -> None:
+    """Of prediction, one picture at a time, decoded beforehand; the models take turns."""
+    images = [sample.decode() for sample in opened(task, data).splits["test"][: options.timed]]
+    said = {variant: answer for variant in variants if (answer := loaded(task, data, variant, options))}
+    times: dict[str, list[float]] = {variant: [] for variant in said}
+    for number in range(rounds + 1):
+        for variant, answer in said.items():
+            _wait(options.device)
+            start = time.perf_counter()
+            for image in images:
+                answer(image)
+            _wait(options.device)
+            if number:  # the first is to warm up
+                times[variant].append(len(images) / (time.perf_counter() - start))
+    print("\nprediction, one picture at a time:")
+    for variant, each in times.items():
+        results[f"{task}/{Path(data).name}/{variant}/speed"] = {"images_per_second": each}
+        print(f"  {variant:<36} {np.median(each):7.1f} images/s ({min(each):.1f} to {max(each):.1f})", flush=True)
+    keep(options, results)
+
+
+def pictures(task: str, data: str, variants: list[str], options: Any, count: int = 4) -> None:
+    """The same few test pictures, by every model; spread evenly, not chosen."""
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    source = opened(task, data)
+    samples = source.splits["test"]
+    for variant in variants:
+        answer = loaded(task, data, variant, options)
+        for sample in samples[:: max(1, len(samples) // count)][:count] if answer else []:
+            image = sample.decode()
+            if task == "segment":
+                colours = palette(len(source.classes), source.colours)
+                drawn = case(image, sample.mask_pixels(), answer(image), source.classes, colours)
+            else:
+                from vitrail.tasks.detect_metrics import there
+
+                drawn = beside(
+                    image, there(sample, (image.height, image.width)), answer(image).above(0.5), source.classes
+                )
+            name = f"{task}_{Path(data).name}_{variant}_{Path(sample.name).stem}.png"
+            drawn.save(options.pictures / name.replace(" ", "_").replace("/", "-"))
+    print(f"pictures: {options.pictures}")
+
+
+def divided(task: str, data: str, runs: Path) -> str:
+    """The data, or where it has no test/ a COCO file pair that has: a fifth of it, by a fixed seed."""
+    source = opened(task, data)
+    if "test" in source.splits:
+        return data
+    if task == "segment":
+        raise SystemExit(f"{data} has no test/.")
+    folder = runs / f"{Path(data).stem}_divided"
+    if not folder.exists():
+        (folder / "annotations").mkdir(parents=True)
+        for split, part in zip(("train", "test"), divide(next(iter(source.splits.values())), 0.2, 0), strict=True):
+            images, rows = [], []
+            for number, sample in enumerate(part, 1):
+                height, width = sample.size or sample.decode().size[::-1]
+                where = str(sample.where.absolute())
+                images.append({"id": number, "file_name": where, "width": width, "height": height})
+                objects = zip(sample.boxes_on((height, width)).tolist(), sample.classes, sample.ignored, strict=True)
+                for (x0, y0, x1, y1), label, ignored in objects:
+                    rows.append({"id": len(rows) + 1, "image_id": number, "category_id": int(label) + 1,
+                                 "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0),
+                                 "iscrowd": int(ignored)})  # fmt: skip
+            kinds = [{"id": number, "name": name} for number, name in enumerate(source.classes, 1)]
+            content = {"images": images, "annotations": rows, "categories": kinds}
+            (folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def keep(options: Any, results: dict[str, Any]) -> None:
+    if options.json is None:
+        return
+    import torchvision
+
+    hardware = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.processor()
+    about = {"command": shlex.join(sys.argv), "hardware": hardware, "torch": torch.__version__,
+             "torchvision": torchvision.__version__, "vitrail": vitrail.__version__}  # fmt: skip
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"about": about, "results": results}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=[*OURS])
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--model")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--variants", nargs="+", help="instead of the usual ones: " + "; ".join(
+        variant for each in OURS.values() for variant in each))  # fmt: skip
+    parser.add_argument("--peer-lr", type=float, nargs="*", default=[1e-3])
+    parser.add_argument("--epochs", type=int, help="instead of those that vitrail chooses")
+    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--timed", type=int, default=50, help="pictures that prediction is timed on")
+    parser.add_argument("--runs", type=Path, default=Path("runs/dense"))
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    if options.json and options.json.exists():
+        results = json.loads(options.json.read_text())["results"]
+    options.runs.mkdir(parents=True, exist_ok=True)
+    for data in options.data:
+        compare(options.task, data, options, results)
+    keep(options, results)
+
+
+if __name__ == "__main__":
+    main()
