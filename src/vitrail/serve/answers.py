@@ -118,7 +118,8 @@ class Studio:
             "pooled": view.pooled,
         }
         strip = []
-        for number, stage in enumerate(view.stages):
+        stages = view.stages if view.lens.whole.task == "classify" else view.stages[:-1]  # no class is made of patches
+        for number, stage in enumerate(stages):
             strip.append({"key": stage.key, "title": stage.title, "shape": stage.shape, "note": stage.note})
             for name, value in (("colours", stage.colours), ("table", stage.table)):
                 if value is not None:
@@ -135,6 +136,13 @@ class Studio:
             "stages": strip,
         }
         return tensors(arrays, about)
+
+    def said(self, asked: Asked) -> bytes:
+        """Of a model that segments or detects: its mask or its boxes."""
+        view = self.view(asked)
+        if view.lens.whole.task == "classify":
+            raise VitrailError(f"{view.lens.about['name']} says one class of a picture, neither masks nor boxes.")
+        return tensors(*view.said)
 
     def classes(self, asked: Asked) -> dict[str, Any]:
         return {"classes": self.view(asked).classes(asked.also)}

@@ -134,6 +134,10 @@ def make_app(lenses: list[Lens], samples: list[Sample], host: str = "127.0.0.1")
     async def classes(request: Request, asked: Asked) -> dict[str, Any]:
         return await studio.work(request, studio.classes, asked)
 
+    @app.post("/api/said")
+    async def said(request: Request, asked: Asked) -> Response:
+        return binary(await studio.work(request, studio.said, asked))
+
     @app.post("/api/attention")
     async def attention(request: Request, asked: AskedLayers) -> Response:
         return binary(await studio.work(request, studio.attention, asked))

@@ -84,8 +84,10 @@ def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample
     try:
         if not (data := read_record(first).data):
             return []
-        held_out = (Path(data) / split for split in ("test", "val"))
-        return find_samples(next((folder for folder in held_out if folder.is_dir()), Path(data)))
+        # Where masks lie beside the pictures, they are no samples.
+        places = ("test/images", "val/images", "images/test", "images/val", "test", "val", "images", "JPEGImages")
+        folders = (Path(data) / place for place in places)
+        return find_samples(next((folder for folder in folders if folder.is_dir()), Path(data)))
     except (VitrailError, OSError):
         return []
 

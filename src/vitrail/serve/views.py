@@ -17,9 +17,11 @@ from vitrail.data import fit_image, to_tensor
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing, spread
 from vitrail.models import MaskedAutoencoder, Preprocessing, SwinTransformer, capture
+from vitrail.models.detect import viewing_size
 from vitrail.predict import Predictor
 from vitrail.serve.maps import LARGEST_LAYER, SENT_AT_ONCE, packed, packed_bytes, places, windows_first
 from vitrail.serve.pictures import jpeg
+from vitrail.serve.said import said
 from vitrail.serve.strip import Stage, stages
 
 TOP = 5
@@ -47,32 +49,54 @@ class Lens:
     """One model of the Studio, and what a page needs to know of it before it has seen a picture."""
 
     def __init__(self, predictor: Predictor):
-        self.predictor, self.net = predictor, seeing(predictor.model)
+        # Of a segmenter or a detector the backbone is looked into, and the whole says what there is.
+        self.whole, self.predictor = predictor, predictor.backbone
+        self.net = seeing(self.predictor.model)
         self.stride: tuple[int, int] = self.net.settings.stride
-        self.own = min(predictor.preprocessing.size)
+        self.detects = predictor.task == "detect"
+        self.preprocessing = predictor.preprocessing if self.detects else self.predictor.preprocessing
         self.heads: list[int] = [block.attention.heads for block in self.net.blocks]
+
+    @property
+    def longer(self) -> float:
+        """How much longer than its short side a picture may be that is shown in its own shape."""
+        short, long = sorted(self.preprocessing.size)
+        return long / short if self.detects else 1.0
+
+    @cached_property
+    def largest(self) -> int:
+        """The short side up to which a page can hold the maps of a layer."""
+        largest = 3 * min(self.preprocessing.size)
+        if isinstance(self.net, SwinTransformer):  # whose windows make its maps grow with the area only
+            return largest
+        patches = math.sqrt(LARGEST_LAYER / max(self.heads)) - self.net.prefix_tokens
+        return min(largest, int(math.sqrt(patches * self.stride[0] * self.stride[1] / self.longer)))
+
+    @cached_property
+    def own(self) -> int:
+        side = min(self.preprocessing.size)
+        return min(side, self.largest) if self.detects else side
 
     @cached_property
     def sizes(self) -> list[int]:
         """Short sides that the slider offers: multiples of what a token spans, as far as a page can hold the maps."""
-        step, largest = max(self.stride), 3 * self.own
-        if not isinstance(self.net, SwinTransformer):  # whose windows make its maps grow with the area only
-            patches = math.sqrt(LARGEST_LAYER / max(self.heads)) - self.net.prefix_tokens
-            largest = min(largest, int(math.sqrt(patches * self.stride[0] * self.stride[1])))
-        return sorted({self.own, *range(2 * step, max(largest, self.own) + 1, step)})
+        step = max(self.stride)
+        return sorted({self.own, *range(2 * step, max(self.largest, self.own) + 1, step)})
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        s, model = self.net.settings, self.predictor.model
+        s, model = self.net.settings, self.whole.model
         registers = [f"register {i}" for i in range(getattr(s, "registers", 0))]
         tokens = [name for name in ("class_token", "distillation_token") if getattr(s, name, False)]
         return {
-            "name": self.predictor.name or type(model).__name__,
-            "family": type(model).__name__,
+            "name": self.whole.name or type(model).__name__,
+            "family": type(self.predictor.model).__name__,
+            "task": self.whole.task,
+            "head": getattr(model.settings, "head", None) if self.whole.task != "classify" else None,
             "parameters": sum(p.numel() for p in model.parameters()),
             "heads": self.heads,
             "prefix": [name.replace("_", " ") for name in tokens] + registers,
-            "classes": len(self.predictor.labels),
+            "classes": len(self.whole.labels),
             "size": self.own,
             "sizes": self.sizes,
             "stride": list(self.stride),
@@ -82,9 +106,12 @@ class Lens:
 
     def fit(self, image: Image.Image, size: int, fit: str) -> Fitted:
         """As the model was "trained", with `size` as the short side; or the "whole" picture in its own shape, over as
-        many patches."""
-        pre = self.predictor.preprocessing
-        if fit == "trained" and pre.fit != "native":
+        many patches. A detector takes all pictures in their own shape."""
+        pre = self.preprocessing
+        if self.detects:
+            viewed = viewing_size((image.height, image.width), size, round(size * self.longer))
+            pre = replace(pre, size=viewed, fit="stretch")
+        elif fit == "trained" and pre.fit != "native":
             height, width = (round(side * size / self.own) for side in pre.size)
             pre = replace(pre, size=(height, width))
         else:
@@ -163,6 +190,11 @@ class View:
         return logits.sigmoid() if self.lens.predictor.multi_label else logits.softmax(dim=-1)
 
     @cached_property
+    def said(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The mask or the boxes, of a model that gives such."""
+        return said(self)
+
+    @cached_property
     def stages(self) -> list[Stage]:
         return stages(self.net, self.x)
 
@@ -225,6 +257,7 @@ class View:
         ]
         if self.x is not self.fitted.x:
             arrays.append(self.x)
+        arrays += self.__dict__.get("said", ({},))[0].values()
         for stage in self.__dict__.get("stages", ()):  # those that were asked for
             arrays += (a for a in (stage.colours, stage.table, stage.vector, stage.units) if a is not None)
         return sum(array.nbytes for array in arrays)

@@ -11,7 +11,7 @@ import { Pane, clamp } from "./pane.js";
 import { HeadPlot, PositionGrid, evenDistance } from "./plots.js";
 import { savePicture } from "./save.js";
 import { Strip, percent } from "./strip.js";
-import { OVERLAYS, modelLine, sentence } from "./words.js";
+import { OVERLAYS, applies, modelLine, overlayName, sentence } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
@@ -110,6 +110,7 @@ const shared = {
     root.dataset.state = "ready";
     const [first] = active.look.about.classes;
     if (first) say(`${active.picture.name || "The picture"}: ${first.label}, ${percent(first.probability)}`);
+    else if (active.said) say(`${active.picture.name || "The picture"}: ${active.said.summary}`);
     for (const id of ["save", "compare"]) $(id).disabled = false;
   },
 };
@@ -122,6 +123,7 @@ function activate(pane, afresh) {
   $("model-line").textContent = modelLine(model);
   $("layer").max = model.heads.length;
   $("size").max = model.sizes.length - 1;
+  overlayChips(model);
   tokenChips(model);
   strip.draw(pane.look, pane.stage.picture, model.prefix.length, pane.layer());
   $("heads-caption").textContent = `blocks across, heads down${pane.look.about.at_once ? "" : "; at this size, those of the blocks you choose"}`;
@@ -198,10 +200,19 @@ OVERLAYS.forEach(([key, name, meaning], i) => {
   const label = document.createElement("label"), input = document.createElement("input");
   Object.assign(input, { type: "radio", name: "overlay", value: key, checked: key === view.overlay });
   label.title = `${meaning} (${i + 1})`;
-  label.append(input, name);
+  label.append(input, Object.assign(document.createElement("span"), { textContent: name }));
   input.addEventListener("change", () => chooseOverlay(key));
   $("overlays").querySelector(".chips").append(label);
 });
+
+// Those that the model has; one that it has not gives way to its answer.
+function overlayChips(model) {
+  for (const input of document.querySelectorAll("input[name=overlay]")) {
+    input.parentElement.hidden = !applies(input.value, model);
+    input.nextElementSibling.textContent = overlayName(input.value, model);
+  }
+  if (!applies(view.overlay, model)) chooseOverlay(model.task === "classify" ? "attention" : "said");
+}
 
 function chooseOverlay(key) {
   view.overlay = key;
@@ -260,7 +271,7 @@ document.addEventListener("keydown", (event) => {
     c: () => { view.query = { kind: "front", index: 0 }; markTokens(); },
     r: () => active.showAll(), o: () => $("file").click(), b: () => $("compare").click(), s: () => $("save").click(), t: switchTheme, "?": () => $("keys").showModal(),
   };
-  if (number >= 1 && number <= OVERLAYS.length && active) chooseOverlay(OVERLAYS[number - 1][0]);
+  if (number >= 1 && number <= OVERLAYS.length && active && applies(OVERLAYS[number - 1][0], active.model)) chooseOverlay(OVERLAYS[number - 1][0]);
   else if (keys[event.key.toLowerCase()] && (active || "ot?".includes(event.key.toLowerCase()))) keys[event.key.toLowerCase()]();
   else return;
   event.preventDefault();
@@ -320,7 +331,7 @@ function sideBySide() {
 $("compare").addEventListener("click", sideBySide);
 $("save").addEventListener("click", () => {
   const shown = panes.filter((pane) => pane.look);
-  savePicture(shown, $("heads-canvas"), (pane) => `${OVERLAYS.find(([key]) => key === view.overlay)[1]}. ${pane.readout.textContent}`).catch(failed);
+  savePicture(shown, $("heads-canvas"), (pane) => `${overlayName(view.overlay, pane.model)}. ${pane.readout.textContent}`).catch(failed);
 });
 
 listen({ panes, open, failed });
@@ -364,6 +375,8 @@ try {
   studio.models.forEach((model, number) => { model.number = number; });
   view.layer = Math.round(0.8 * studio.models[0].heads.length) - 1; // where attention has found its object, and not yet gone to a few idle patches
   addPane();
+  overlayChips(studio.models[0]);
+  if (studio.models[0].task !== "classify") chooseOverlay("said");
   $("model-line").textContent = modelLine(studio.models[0]);
   sampleButtons($("samples-first"), panes[0]);
   const mae = studio.models.find((model) => model.reconstructs);

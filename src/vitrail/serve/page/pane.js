@@ -4,6 +4,7 @@ import { Refused, arrays, ask, sample, upload } from "./api.js";
 import { Attention, placed } from "./attention.js";
 import { bitmap, largest, rgbPixels } from "./colour.js";
 import { Classes } from "./classes.js";
+import { Said } from "./said.js";
 import { Stage } from "./stage.js";
 
 export const clamp = (v, low, high) => Math.max(low, Math.min(high, v));
@@ -28,6 +29,7 @@ export class Pane {
       if (this.target !== null && !["relevance", "grad_cam"].includes(shared.view.overlay)) shared.show("relevance");
       shared.changed(this);
     });
+    this.best = find(".best"); this.list = find(".classes");
     this.select = find("select");
     shared.models.forEach((model, i) => this.select.append(new Option(model.name, i)));
     find(".model").hidden = shared.models.length < 2;
@@ -37,6 +39,9 @@ export class Pane {
     this.root.addEventListener("pointerenter", () => shared.active(this));
     this.root.addEventListener("focusin", () => shared.active(this));
   }
+
+  // Does the model say more than one class of a picture: masks, or boxes?
+  get dense() { return this.model.task !== "classify"; }
 
   get model() { return this.shared.models[this.number]; }
 
@@ -58,7 +63,7 @@ export class Pane {
   }
 
   use(number) {
-    this.number = number; this.select.value = number; this.target = null; this.also = null;
+    this.number = number; this.select.value = number; this.target = null; this.also = null; this.said = null;
     this.hidden.clear();
     if (this.picture) this.refresh(); else this.shared.changed(this);
   }
@@ -76,7 +81,7 @@ export class Pane {
       if (turn === this.turn) { this.wait(false); this.shared.failed(error); }
       return false;
     }
-    this.hidden.clear(); this.target = null; this.also = null;
+    this.hidden.clear(); this.target = null; this.also = null; this.said = null;
     await this.refresh(started);
     return true;
   }
@@ -115,6 +120,7 @@ export class Pane {
       if (!this.hidden.size) this.also = look.about.classes.slice(0, 5).map((c) => c.index);
       this.classes.draw(look.about.classes, this.hidden.size > 0, look.about.multi_label);
       this.classes.mark(this.target);
+      this.said?.list(this.best, this.list); // until the new one is here
       this.facts();
       this.shared.changed(this, "look");
 
@@ -125,7 +131,8 @@ export class Pane {
           attention.add(found.arrays);
           if (current()) { this.attention = attention; this.shared.changed(this, "attention"); }
         }),
-        ...["relevance", "rollout"].map((name) => this.fetchOverlay(name, null, body, signal)),
+        ...(this.dense ? ["rollout"] : ["relevance", "rollout"]).map((name) => this.fetchOverlay(name, null, body, signal)),
+        ...(this.dense ? [this.fetchSaid(body, signal, current)] : []),
         this.kept(() => ask("spreads", body, signal)).then((found) => { if (current()) { this.spreads = found; this.shared.changed(this, "spreads"); } }),
         this.kept(() => arrays("positions", body, signal)).then((found) => { if (current()) { this.positions = found; this.shared.changed(this, "positions"); } }),
       ];
@@ -161,6 +168,14 @@ export class Pane {
     if (overlays === this.overlays) this.shared.changed(this, "overlay");
   }
 
+  async fetchSaid(body, signal, current) {
+    const found = await this.kept(() => arrays("said", body, signal));
+    if (!current()) return;
+    this.said = new Said(found, this.model.task);
+    this.said.list(this.best, this.list);
+    this.shared.changed(this, "overlay");
+  }
+
   async fetchLayer(layer) {
     const { attention } = this, { signal } = this.cancel;
     if (attention.asked.has(layer)) return;
@@ -186,7 +201,8 @@ export class Pane {
   // {error} or {pending} where there is nothing yet.
   overlay() {
     const { view } = this.shared, layer = this.layer(), grid = this.look.about.grids[layer];
-    if (view.overlay === "none") return null;
+    if (view.overlay === "none" || (view.overlay === "said" && !this.dense)) return null;
+    if (view.overlay === "said") return this.said?.overlay() ?? { pending: true };
     if (view.overlay === "attention") {
       if (!this.attention) return { pending: true };
       if (!this.attention.has(layer)) { this.fetchLayer(layer); return { pending: true }; }
@@ -246,7 +262,7 @@ export class Pane {
     this.facts();
     this.wait(true);
     this.shared.changed(this, "hidden");
-    this.classesSoon();
+    if (this.look.about.classes.length) this.classesSoon();
     clearTimeout(this.resting);
     this.resting = setTimeout(() => this.refresh(), 350);
   }

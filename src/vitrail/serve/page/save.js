@@ -36,15 +36,17 @@ export async function savePicture(panes, heads, words) {
     if (panes.length > 1) { x = left; y = MARGIN + tall + 142; width = PICTURE; }
     const under = MARGIN + (panes.length > 1 ? tall : height);
     wrapped(words(pane), left, under + 38, `23px ${sans}`, colour("--muted"), PICTURE, 31);
-    text(pane.look.about.classes[0]?.label ?? pane.model.name, x, y, `500 52px ${serif}`, colour("--ink"), width);
-    pane.look.about.classes.slice(0, panes.length > 1 ? 3 : 5).forEach((found, i) => {
+    const rows = pane.said?.rows ?? pane.look.about.classes;
+    text(pane.said?.title ?? rows[0]?.label ?? pane.model.name, x, y, `500 52px ${serif}`, colour("--ink"), width);
+    rows.slice(0, panes.length > 1 ? 3 : 5).forEach((found, i) => {
       const top = y + 60 + i * 58;
       text(found.label, x, top, `25px ${sans}`, colour("--ink"), width - 120);
       c.textAlign = "right";
       text(percent(found.probability), x + width, top, `600 25px ${sans}`, colour("--ink"));
       c.textAlign = "left";
       c.fillStyle = colour("--rule"); c.fillRect(x, top + 12, width, 6);
-      c.fillStyle = colour("--accent"); c.fillRect(x, top + 12, width * found.probability, 6);
+      c.fillStyle = pane.said ? `rgb(${pane.said.colours[found.index].join(" ")})` : colour("--accent");
+      c.fillRect(x, top + 12, width * found.probability, 6);
     });
   });
   if (panes.length === 1) {

@@ -1,6 +1,7 @@
 // The picture with what lies over it: one canvas, drawn at most once per frame.
 
 import { bitmap, heatPixels, rgbPixels } from "./colour.js";
+import { paintBoxes } from "./said.js";
 
 export class Stage {
   constructor(canvas, handlers) {
@@ -24,12 +25,13 @@ export class Stage {
     this.canvas.closest(".seen").style.setProperty("--shape", picture.width / picture.height);
   }
 
-  // {grid, values, top} for a heat, {grid, colours} for colours, null for the bare picture.
+  // {grid, values, top} for a heat, {grid, colours} for colours, {grid, pixels, boxes} for what is said, null for the
+  // bare picture.
   setOverlay(overlay) {
     this.overlay = overlay;
     if (!overlay) return;
     const [h, w] = overlay.grid;
-    const pixels = overlay.colours ? rgbPixels(overlay.colours) : heatPixels(overlay.values, overlay.top, overlay.root, 0.4);
+    const pixels = overlay.pixels ?? (overlay.colours ? rgbPixels(overlay.colours) : heatPixels(overlay.values, overlay.top, overlay.root, 0.4));
     bitmap(pixels, w, h, this.layer);
   }
 
@@ -56,7 +58,7 @@ export class Stage {
     c.globalAlpha = 1;
     const picture = plain ? this.picture : this.sharp;
     c.drawImage(picture, 0, 0, width, height);
-    if (this.overlay?.values) { // a heat is read by its colours, so those of the picture step back
+    if (this.overlay?.values || this.overlay?.pixels?.length > 4) { // a heat is read by its colours, so those of the picture step back
       c.globalAlpha = Math.min(1, 1.15 * this.opacity);
       c.drawImage(this.grey(picture), 0, 0, width, height);
       c.globalAlpha = 1;
@@ -71,6 +73,7 @@ export class Stage {
     const [h, w] = this.overlay?.grid ?? this.grid;
     if (this.lines) this.paintLines(c, width, height, h, w, scale);
     this.paintCrosses(c, width, height, scale);
+    if (this.overlay?.boxes) paintBoxes(c, this.overlay.boxes, width, height, scale);
     if (this.query !== null && this.query >= 0) {
       const [gh, gw] = this.grid, row = Math.floor(this.query / gw), column = this.query % gw;
       const box = [(column * width) / gw, (row * height) / gh, width / gw, height / gh];

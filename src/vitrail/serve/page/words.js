@@ -11,7 +11,13 @@ export const OVERLAYS = [
   ["colours", "Token colours", "Tokens alike have colours alike: their main direction from blue to gold, then green to red, then dark to light."],
   ["similar", "Similar tokens", "How alike the tokens after a block are to the patch you point at (cosine)."],
   ["none", "Picture", "The picture alone."],
+  ["said", "Answer", "What the whole model says. The other views look into its backbone alone."],
 ];
+const OF_CLASSES = ["relevance", "grad_cam"];
+
+// Which of them a model has, and under which name.
+export const applies = (key, { task }) => (key === "said" ? task !== "classify" : task === "classify" || !OF_CLASSES.includes(key));
+export const overlayName = (key, { task }) => (key === "said" ? { segment: "Mask", detect: "Boxes" }[task] ?? "Answer" : OVERLAYS.find(([name]) => name === key)[1]);
 
 const where = (patch, [, w]) => `row ${Math.floor(patch / w) + 1}, column ${(patch % w) + 1}`;
 const bold = (text) => Object.assign(document.createElement("b"), { textContent: text });
@@ -20,6 +26,10 @@ export function sentence(view, pane, overlay, grid) {
   if (overlay?.error) return [overlay.error];
   if (overlay?.pending) return ["…"];
   const query = pane.query(), block = `Block ${pane.layer() + 1}`;
+  if (view.overlay === "said" && pane.said) {
+    const here = query.kind === "patch" ? pane.said.at(query.y, query.x) : null;
+    return here ? ["Here: ", bold(here), `. In all: ${pane.said.summary}.`] : [`${pane.said.summary}.`];
+  }
   if (view.overlay === "attention") {
     const head = pane.head() === null ? "mean of the heads" : `head ${pane.head() + 1}`;
     const who = query.kind === "patch" ? `patch ${where(placed(query, grid), grid)}` : query.kind === "mean" ? "the patches, on average," : `the ${pane.model.prefix[query.index]}`;
@@ -41,5 +51,5 @@ export function sentence(view, pane, overlay, grid) {
 
 export const modelLine = (model) => {
   const heads = [...new Set(model.heads)], stride = model.stride.join("×");
-  return `${model.name}: ${(model.parameters / 1e6).toFixed(1)} M parameters, ${model.heads.length} blocks of ${heads.length > 1 ? `${heads[0]} to ${heads.at(-1)}` : heads[0]} heads, ${model.family === "SwinTransformer" ? "windows on a pyramid" : `patches of ${stride}`}${model.classes ? `, ${model.classes} classes` : ""}`;
+  return `${model.name}: ${(model.parameters / 1e6).toFixed(1)} M parameters, ${model.heads.length} blocks of ${heads.length > 1 ? `${heads[0]} to ${heads.at(-1)}` : heads[0]} heads, ${model.family === "SwinTransformer" ? "windows on a pyramid" : `patches of ${stride}`}${model.head ? `, ${model.head}` : ""}${model.classes ? `, ${model.classes} classes` : ""}`;
 };

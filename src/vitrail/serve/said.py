@@ -1,0 +1,81 @@
+"""What a segmenter or a detector says of a view: the class of every pixel, or boxes, on the picture of the page."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.masks import IGNORE
+from vitrail.models.detect import Detector, paste
+from vitrail.tasks.detect_pictures import colour
+from vitrail.tasks.segment_pictures import palette, shares
+
+if TYPE_CHECKING:
+    from vitrail.serve.views import View
+
+MOST = 100  # boxes that a page draws
+
+
+@torch.inference_mode()
+def said(view: "View") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and words. The model sees exactly what the view does: its size, and its hidden patches."""
+    frame = (view.fitted.image.height, view.fitted.image.width)  # with the margin that the backbone adds
+    if view.lens.whole.task == "segment":
+        return _mask(view, frame)
+    return _boxes(view, frame)
+
+
+def _mask(view: "View", frame: tuple[int, int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    whole = view.lens.whole
+    found = whole.model(view.x)[0].argmax(dim=0).to(torch.uint8).cpu().numpy()
+    mask = np.full(frame, IGNORE, np.uint8)
+    mask[: found.shape[0], : found.shape[1]] = found
+    rows = [{**one, "probability": one["share"]} for one in shares(found, whole.labels)]
+    colours = palette(len(whole.labels), whole.about.get("colours"))[: len(whole.labels)].tolist()
+    return {"mask": mask}, {"rows": rows, "colours": colours, "labels": list(whole.labels)}
+
+
+def _boxes(view: "View", frame: tuple[int, int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    whole = view.lens.whole
+    assert isinstance(whole.model, Detector)
+    size = (view.x.shape[2], view.x.shape[3])
+    with as_it_is(whole.model, size):
+        (found,) = whole.model([view.x[0]])
+    assert isinstance(found, dict)
+    threshold = float(whole.about.get("threshold", 0.5))
+    kept = (found["scores"] >= threshold).nonzero().flatten()[:MOST]
+    found = {name: values[kept] for name, values in found.items()}
+    across = found["boxes"].new_tensor([frame[1], frame[0]] * 2)
+    rows = [
+        {"label": whole.labels[index], "index": index, "probability": score, "box": box}
+        for index, score, box in zip(
+            found["labels"].tolist(), found["scores"].tolist(), (found["boxes"] / across).tolist(), strict=True
+        )
+    ]
+    arrays = {"objects": _objects(found, size, frame)} if "masks" in found else {}
+    colours = [[int(colour(i)[k : k + 2], 16) for k in (1, 3, 5)] for i in range(len(whole.labels))]
+    return arrays, {"rows": rows, "colours": colours, "labels": list(whole.labels), "threshold": threshold}
+
+
+def _objects(found: dict[str, Tensor], size: tuple[int, int], frame: tuple[int, int]) -> np.ndarray:
+    """uint8 [h, w]: which row of the list a pixel belongs to, from 1 on; the surest on top, 0 for none."""
+    objects = np.zeros(frame, np.uint8)
+    masks = [mask.cpu().numpy() for mask in paste(found, size)]
+    for number in range(len(masks), 0, -1):
+        objects[: size[0], : size[1]][masks[number - 1]] = number
+    return objects
+
+
+@contextmanager
+def as_it_is(model: Detector, size: tuple[int, int]) -> Iterator[None]:
+    """For a picture that has been sized already."""
+    frame: Any = model.net.transform
+    sides = frame.short_side, frame.long_side
+    frame.short_side, frame.long_side = min(size), max(size)
+    try:
+        yield
+    finally:
+        frame.short_side, frame.long_side = sides
