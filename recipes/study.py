@@ -262,13 +262,13 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         return None
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
-        _run_wave([(v, s) for v, s in todo if v in wave], asked, work, end)
+        _run_wave(study.name, [(v, s) for v, s in todo if v in wave], asked, work, end)
     found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy)
     show(found)
     return found
 
 
-def _run_wave(jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
+def _run_wave(study: str, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
     """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on."""
     if asked.jobs <= 1:
         for variant, seed in jobs:
@@ -280,16 +280,9 @@ def _run_wave(jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: 
     while waiting or running:
         while waiting and len(running) < asked.jobs and time.monotonic() < end:
             variant, seed = waiting.pop(0)
-            words = [
-                sys.executable,
-                sys.argv[0],
-                "--data",
-                str(asked.data),
-                "--work",
-                str(work),
-                "--device",
-                asked.device,
-            ]
+            script = ROOT / "recipes" / f"{study}.py"
+            given = {"--data": asked.data, "--work": work, "--device": asked.device}
+            words = [sys.executable, str(script), *(str(word) for pair in given.items() for word in pair)]
             words += [*(["--toy"] if asked.toy else []), "--one", variant.name, str(seed)]
             name = variant.place(work, seed).name
             with (work / f"{name}.log").open("a") as log:

@@ -1,0 +1,99 @@
+"""Writes the table of results in README.md and README.zh.md from the records, between two markers.
+
+    python recipes/table.py            writes both
+    python recipes/table.py --check    says whether they are in step, and writes nothing
+
+A record, any JSON below records/, asks for a row with `headlines`:
+
+    "headlines": [{"order": 10, "en": "CIFAR-10 from scratch, plain ViT", "zh": "…", "beside": "93.58 published",
+                   "variant": "plain", "figure": "top1", "form": "{:.2f} %", "scale": 100}]
+
+Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or `numbers`, a list, where a record
+has no runs. They are shown as their mean, ± their standard deviation where there are several, and n.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- results: written by recipes/table.py -->", "<!-- /results -->"
+HEADS = {
+    "README.md": ("en", "| what | Vitrail | beside | record |"),
+    "README.zh.md": ("zh", "| 项目 | Vitrail | 对照 | 记录 |"),
+}
+
+
+def numbers(record: dict[str, Any], headline: dict[str, Any]) -> list[float]:
+    if "numbers" in headline:
+        return [float(value) for value in headline["numbers"]]
+    runs = [run for run in record["runs"] if headline.get("variant") in (None, run.get("variant"))]
+    return [run["figures"][headline["figure"]] for run in runs if headline["figure"] in run.get("figures", {})]
+
+
+def shown(values: list[float], form: str, scale: float) -> str:
+    """Mean ± standard deviation (n), the spread in the form of the mean but without its unit."""
+    values = [scale * value for value in values]
+    mean = form.format(statistics.fmean(values))
+    if len(values) == 1:
+        return mean
+    number, unit = form[: form.index("}") + 1], form[form.index("}") + 1 :]
+    spread = number.format(statistics.stdev(values))
+    return f"{mean.removesuffix(unit)} ± {spread}{unit} (n = {len(values)})"
+
+
+def rows(language: str, records: Path) -> list[str]:
+    found = []
+    for path in sorted(records.rglob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for headline in record.get("headlines", []) if isinstance(record, dict) else []:
+            if not (values := numbers(record, headline)):
+                raise SystemExit(f"{path} asks for a row, {headline['en']}, and has no numbers for it.")
+            value = shown(values, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
+            beside = headline.get("beside", "")
+            beside = beside if isinstance(beside, str) else beside[language]
+            link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
+            found.append((headline.get("order", 1000), f"| {headline[language]} | {value} | {beside} | {link} |"))
+    return [row for _, row in sorted(found)]
+
+
+def table(name: str, records: Path) -> str:
+    language, head = HEADS[name]
+    lines = rows(language, records)
+    return "\n".join([head, "| --- | --- | --- | --- |", *lines]) if lines else ""
+
+
+def written(text: str, name: str, records: Path) -> str:
+    """The page with the table in its place."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"{name} has no place for the table: put {BEGIN} and {END} on lines of their own.")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{table(name, records)}\n{END}{rest.split(END)[1]}".replace(f"{BEGIN}\n\n", f"{BEGIN}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--root", type=Path, default=ROOT)
+    asked = parser.parse_args(arguments)
+    stale = []
+    for name in HEADS:
+        path = asked.root / name
+        text = path.read_text(encoding="utf-8")
+        new = written(text, name, asked.root / "records")
+        if new != text:
+            stale.append(name)
+            if not asked.check:
+                path.write_text(new, encoding="utf-8")
+                print(path)
+    if asked.check and stale:
+        print(f"{' and '.join(stale)}: not in step with the records; run python recipes/table.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

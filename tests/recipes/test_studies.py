@@ -1,0 +1,129 @@
+"""Every study at toy size: its variants run, its record has their figures, its plot is drawn."""
+
+import importlib
+from pathlib import Path
+
+import measure
+import numpy as np
+import plot
+import pytest
+import study
+from PIL import Image
+
+import vitrail
+from vitrail.models.catalog import model_settings
+
+RECIPES = Path(study.__file__).parent
+# Of each study what is different about it: all variants would take a minute.
+CHOSEN = {
+    "positions": ["none", "rotary"],
+    "data_amount": ["vit-10000", "mae-2000"],
+    "model_size": ["vit-96×6", "resnet18"],
+    "robustness": ["ViT, augmented"],
+    "pretraining": ["MAE, probe"],
+    "distillation": ["hard"],
+    "resolution": ["not resized, 48", "resized, 24", "fine-tuned, 48"],
+    "pooling": ["attention"],
+    "stems": ["hybrid"],
+    "scaling": ["vit_s16-128", "vit_s16-224", "swin_t-128", "swin_t-224"],
+}
+
+
+def test_there_is_a_study_for_each_file_that_has_one():
+    scripts = {path.stem for path in RECIPES.glob("*.py") if "STUDY = Study(" in path.read_text(encoding="utf-8")}
+    assert scripts == CHOSEN.keys()
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_all_variants_can_be_built_and_have_what_they_need(name):
+    found = importlib.import_module(name).STUDY
+    assert found.name == name and found.minutes > 0 and found.order()
+    for variant in found.variants:
+        if not variant.model.startswith("tv:"):
+            model_settings(study.named(variant), num_classes=10)
+        assert callable(getattr(measure, variant.measure)) and vars(study.toy(variant))
+        options = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
+        if variant.verb == "train":
+            vitrail.train.__globals__["make_recipe"](**options, teacher="x" if "teacher" in variant.options else None)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
+    found = importlib.import_module(name).STUDY
+    arguments = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", *CHOSEN[name]]
+    record = study.main(found, arguments)
+    rows = {row["variant"]: row for row in record["runs"]}
+    assert set(CHOSEN[name]) <= rows.keys() and record["toy"] and record["data"]["test"] == study.TOY_TEST
+    for variant in CHOSEN[name]:
+        value = rows[variant]["figures"][found.figure]
+        assert value > 0 if name == "scaling" else value in np.arange(801) / 800
+        assert name in ("scaling", "resolution") or rows[variant]["recipe"]["epochs"] == 1
+    assert record["missing"] == [
+        f"{study.slug(variant.name)}-0" for variant in found.variants if variant.name not in rows
+    ]
+    (picture,) = plot.main([str(tmp_path / f"{name}.json"), "--out", str(tmp_path / "figures")])
+    assert picture.name == f"study_{name}.png" and Image.open(picture).size[1] == 640
+    before = (tmp_path / f"{study.slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns
+    again = study.main(found, arguments)  # what is done is kept
+    assert again["runs"] == record["runs"]
+    assert (tmp_path / f"{study.slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
+
+
+def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, capsys):
+    def run(*more):
+        words = ["--toy", "--seeds", "0", "--only", "mean", "--device", "cpu", "--work", str(tmp_path), *more]
+        return study.main(importlib.import_module("pooling").STUDY, words)["runs"]
+
+    assert run("--minutes", "1e-9") == [] and not [*tmp_path.glob("mean*")]
+    (row,) = run("--jobs", "2")
+    assert "mean-0: done" in capsys.readouterr().out and "epoch 1/1" in (tmp_path / "mean-0.log").read_text()
+    assert row["call"].startswith("vitrail.train('digits.npz', weights='none', epochs=1")
+    assert "/" not in row["call"]
+    (tmp_path / "mean-0.json").unlink()  # stopped before its figures were written
+    (resumed,) = run()
+    assert resumed["resumed"] and resumed["figures"] == row["figures"]
+
+
+def test_a_part_of_the_data_has_of_every_class_its_share(tmp_path):
+    data = study.toy_data(tmp_path / "digits.npz")
+    small, smaller = (study.part(data, count, tmp_path / "parts") for count in (60, 20))
+    with np.load(small) as one, np.load(smaller) as two, np.load(data) as whole:
+        counts = np.bincount(one["train_labels"])
+        assert counts.sum() == 60 and counts.min() >= 5 and counts.max() <= 7
+        assert np.bincount(two["train_labels"]).tolist() == [2] * 10
+        assert np.array_equal(one["test_images"], whole["test_images"])
+        larger = {image.tobytes() for image in one["train_images"]}
+        assert all(image.tobytes() in larger for image in two["train_images"])  # each part contains the smaller ones
+
+
+def test_images_are_moved_as_told():
+    x = np.zeros((1, 16, 16, 3), np.uint8)
+    x[0, 4:8, 4:8] = 200  # a square, its middle at (6, 6)
+
+    def middle(images):
+        ys, xs = np.nonzero(images[0, :, :, 0] > 100)
+        return ys.mean() + 0.5, xs.mean() + 0.5, len(ys)
+
+    assert np.array_equal(measure.moved(x), x)
+    assert middle(measure.moved(x, shift=0.25)) == (10, 10, 16)
+    assert middle(measure.moved(x, angle=90)) == (10, 6, 16)  # against the clock: from top left to bottom left
+    y, xx, area = middle(measure.moved(x, scale=2.0))
+    assert (y, xx) == (4, 4) and area == 64
+    assert measure.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+
+
+def test_the_share_of_right_answers_is_that_of_evaluate(tmp_path):
+    data = study.toy_data(tmp_path / "digits.npz")
+    run = vitrail.train(data, model="vit_nano2", weights="none", epochs=4, flip=0.0, device="cpu", out=tmp_path / "run")
+    figures = vitrail.evaluate(run, data, device="cpu")
+    assert measure.accuracy(run, data, "cpu")["top1"] == pytest.approx(figures["top1"])
+    # At the size it was trained at, a table that is not resized is the table.
+    assert measure.not_resized(run, data, "cpu", 8)["top1"] == pytest.approx(figures["top1"])
+    images, labels, classes = measure.held_out(data)
+    found = measure.robustness(run, data, "cpu")
+    predictor = vitrail.load(run, device="cpu")
+    turned = measure.moved(images, angle=20)
+    answers = [predictor.labels[i] for i in predictor.probabilities(turned).argmax(1).tolist()]
+    right = np.mean([answer == classes[label] for answer, label in zip(answers, labels, strict=True)])
+    assert found["rotate 20°"] == pytest.approx(right) and found["top1"] == pytest.approx(figures["top1"])
+    assert found["moved"] == pytest.approx(np.mean([found[name] for name in measure.MOVES]))

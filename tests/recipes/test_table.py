@@ -1,0 +1,65 @@
+"""The table of results is what the records say, in both languages, and in step."""
+
+import json
+from pathlib import Path
+
+import pytest
+import table
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def place(tmp_path):
+    for name in table.HEADS:
+        (tmp_path / name).write_text(f"# Title\n\n{table.BEGIN}\nold\n{table.END}\n\nThe end.\n", encoding="utf-8")
+    folder = tmp_path / "records" / "cifar"
+    folder.mkdir(parents=True)
+    runs = [{"variant": "plain", "seed": s, "figures": {"top1": v}} for s, v in enumerate((0.955, 0.957, 0.956))]
+    runs.append({"variant": "other", "seed": 0, "figures": {"top1": 0.5}})
+    plain = {"order": 2, "en": "CIFAR-10", "zh": "CIFAR-10 图像", "variant": "plain", "figure": "top1", "scale": 100,
+             "beside": {"en": "93.58 published", "zh": "已发表 93.58"}}  # fmt: skip
+    quick = {"order": 1, "en": "to 94 %", "zh": "到 94 %", "numbers": [58.25], "form": "{:.1f} s"}
+    (folder / "plain.json").write_text(json.dumps({"runs": runs, "headlines": [plain, quick]}))
+    (folder / "other.json").write_text("[1, 2]")
+    return tmp_path
+
+
+def test_rows_are_computed_from_the_runs(place):
+    assert table.main(["--check", "--root", str(place)]) == 1
+    assert "old" in (place / "README.md").read_text()  # to check is not to write
+    assert table.main(["--root", str(place)]) == 0
+    assert (place / "README.md").read_text().splitlines() == [
+        "# Title",
+        "",
+        table.BEGIN,
+        "| what | Vitrail | beside | record |",
+        "| --- | --- | --- | --- |",
+        "| to 94 % | 58.2 s |  | [plain](records/cifar/plain.json) |",
+        "| CIFAR-10 | 95.60 ± 0.10 % (n = 3) | 93.58 published | [plain](records/cifar/plain.json) |",
+        table.END,
+        "",
+        "The end.",
+    ]
+    assert "| CIFAR-10 图像 | 95.60 ± 0.10 % (n = 3) | 已发表 93.58 |" in (place / "README.zh.md").read_text()
+    assert table.main(["--check", "--root", str(place)]) == 0
+
+
+def test_a_row_without_numbers_and_a_page_without_a_place_are_refused(place):
+    record = place / "records" / "cifar" / "empty.json"
+    record.write_text(json.dumps({"runs": [], "headlines": [{"en": "Nothing", "zh": "无", "figure": "top1"}]}))
+    with pytest.raises(SystemExit, match="asks for a row, Nothing, and has no numbers"):
+        table.main(["--root", str(place)])
+    record.unlink()
+    (place / "README.md").write_text("# Title\n")
+    with pytest.raises(SystemExit, match=r"README.md has no place for the table"):
+        table.main(["--root", str(place)])
+
+
+def test_the_pages_of_this_repository_are_in_step():
+    """As soon as they have a place for the table."""
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in table.HEADS]
+    asked = sum(len(table.rows(language, ROOT / "records")) for language, _ in table.HEADS.values())
+    assert asked == 0 or all(table.BEGIN in page for page in pages)
+    for name, page in zip(table.HEADS, pages, strict=True):
+        assert table.BEGIN not in page or table.written(page, name, ROOT / "records") == page
