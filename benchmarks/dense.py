@@ -5,9 +5,9 @@
 
 The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
 validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models are trained from
-scratch, as there are no weights of theirs here, by the same loop on the same augmented images at the same size, for the
-same epochs and batches, on all of train/ with nothing held out; of several rates (--peer-lr) all are shown. Data
-without a test/ is divided by a fixed seed, a fifth to test on.
+scratch, as there are no weights of theirs here, by the same loop on the same images, augmented alike, at the same size,
+for the same epochs and batches; their last epoch counts, and of several rates (--peer-lr) all are shown. Data without a
+test/ is divided by a fixed seed, a fifth to test on.
 
 `--jobs N` trains N at a time, which says nothing about speed: images/s of prediction are measured afterwards, one model
 at a time, in turns. What --json has already is not done again.
@@ -52,7 +52,7 @@ from vitrail.train.images import read
 from vitrail.train.loop import Settings
 from vitrail.train.precision import choose_precision
 from vitrail.train.recipe import Recipe
-from vitrail.train.run import typical_side
+from vitrail.train.run import splits, typical_side
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {
     "segment": {
@@ -94,9 +94,7 @@ class FasterRCNN(Detector):
         from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn
 
         self.settings: Any = SimpleNamespace(channels=3, background=1, inside="")
-        self.net = fasterrcnn_mobilenet_v3_large_fpn(
-            weights=None, weights_backbone=None, num_classes=classes + 1, trainable_backbone_layers=6
-        )
+        self.net = fasterrcnn_mobilenet_v3_large_fpn(weights=None, weights_backbone=None, num_classes=classes + 1)
         self.net.transform = Frame(short_side, long_side)
 
 
@@ -108,6 +106,7 @@ class Budget:
     batch_size: int
     augment: str
     pre: Any  # preprocessing
+    val: float  # held out of the training images, where the data has no val/
     sides: tuple[int, int] = (0, 0)
 
 
@@ -120,7 +119,7 @@ def budget_of(task: str, data: str, options: Any) -> Budget:
     side = options.image_size or 224
     sides = viewing_sides(options.image_size, typical_side(learnt, min), gpu)[:2] if task == "detect" else (0, 0)
     pre = Preprocessing(size=(side, side), crop=1.0, fit="stretch")
-    return Budget(full.epochs or 0, full.batch_size or 0, full.augment, pre, sides)
+    return Budget(full.epochs or 0, full.batch_size or 0, full.augment, pre, full.val or 0.0, sides)
 
 
 def opened(task: str, data: str) -> Any:
@@ -131,7 +130,7 @@ def train_peer(
     task: str, data: str, budget: Budget, seed: int, lr: float, device: torch.device
 ) -> tuple[nn.Module, dict[str, float]]:
     source = opened(task, data)
-    samples: Any = [*source.splits["train"], *source.splits.get("val", [])]
+    samples: Any = splits(source, budget.val, seed)["train"]  # the very images that ours learns from
     torch.manual_seed(seed)
     group, pre, classes = Processes(device=device), budget.pre, source.classes
     if task == "segment":

@@ -12,7 +12,9 @@ from tests.train.support import Command, differences, rows
 from tests.train.test_distributed import together
 from vitrail import VitrailError
 from vitrail.train.dense_finish import shown_cases, spread
+from vitrail.train.dense_loop import DenseTrainer
 from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
 from vitrail.weights import read_checkpoint
 
@@ -127,6 +129,20 @@ def test_a_plan_follows_from_the_data_and_the_machine():
         533,
     )
     assert viewing_sides(None, 64, gpu=True)[:2] == (96, 160) and viewing_sides(200, 64, gpu=True)[:2] == (200, 333)
+
+
+def test_a_long_run_is_validated_twenty_times_and_at_its_end():
+    def due(epochs: int) -> list[int]:
+        trainer = DenseTrainer.__new__(DenseTrainer)
+        trainer.settings = Settings(epochs=epochs, batch_size=1, lr=0.0)
+        found = []
+        for trainer.epoch in range(epochs):
+            if trainer.due:
+                found.append(trainer.epoch + 1)
+        return found
+
+    assert due(3) == [1, 2, 3] and due(80) == [*range(4, 81, 4)]
+    assert due(50) == [*range(3, 50, 3), 50]
 
 
 def test_a_report_shows_two_of_each_kind_and_none_twice():

@@ -9,12 +9,25 @@ import numpy as np
 
 from vitrail.train.loop import Trainer
 
+LOOKS = 20  # times that a run is validated, at most: small data takes many short epochs, and measuring is slow
+
 
 class DenseTrainer(Trainer):
     """`augmenter(images, numbers, keys, epoch, device)` gives what the model is given and what it is to say."""
 
     augmenter: Any
     records: ClassVar[bool] = False
+
+    @property
+    def due(self) -> bool:
+        epoch, epochs = self.epoch + 1, self.settings.epochs
+        return epoch % -(-epochs // LOOKS) == 0 or epoch == epochs
+
+    def _validate(self) -> dict[str, float]:
+        return super()._validate() if self.due else {}
+
+    def _is_best(self, row: dict[str, Any]) -> bool:
+        return super()._is_best(row) if self.due else not self.best
 
     def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Any, Any], None, None]:
         with closing(self.train.loader.batches(mine)) as batches:

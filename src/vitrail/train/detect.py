@@ -12,6 +12,7 @@ from vitrail.data.box_samples import Boxed, BoxSource
 from vitrail.data.boxes import open_boxes
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample
+from vitrail.data.store import choose
 from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinSettings
 from vitrail.tasks.detect import Detect, predictions
@@ -82,7 +83,13 @@ class Detection(DenseWork):
         return viewed(samples, *self.sides, room=self.policy.scale[1], mode=self.mode, cache=cache)  # type: ignore[arg-type]
 
     def to_measure_on(self, samples: list[Sample], cache: str) -> Pictures:
-        return viewed(samples, *self.sides, room=None, mode=self.mode, cache=cache)  # type: ignore[arg-type]
+        """As they are, which may be far larger than they are looked at."""
+        boxed: Any = samples
+        if self.recipe.cache == "auto":
+            areas = [each.size[0] * each.size[1] for each in boxed if each.size is not None] or [1_000_000]
+            expected = int(np.mean(areas) * len(boxed) * len(self.mode))
+            cache = self.group.of_first(choose("auto", expected, self.group.count))
+        return viewed(boxed, *self.sides, room=None, mode=self.mode, cache=cache)
 
     @property
     def mode(self) -> str:
