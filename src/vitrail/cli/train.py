@@ -1,4 +1,4 @@
-"""`vitrail train`: from a folder of images to a classifier, a report, and one file to ship."""
+"""`vitrail train`: from a folder of images to a model, a report, and one file to ship."""
 
 from typing import Annotated
 
@@ -12,10 +12,12 @@ DEFAULT = Recipe()
 def train(
     data: Annotated[str, tyro.conf.Positional] = "", options: Annotated[Recipe, tyro.conf.arg(name="")] = DEFAULT
 ) -> int:
-    """Trains a classifier. What is left out is chosen by the size of the data and printed before it starts.
+    """Trains a classifier, or with --task a segmenter, a detector or a judge of faces. What is left out is chosen by the
+    size of the data and printed before it starts.
 
     Args:
-        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME.
+        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME; with --task segment
+            images/ beside masks/, path,mask or COCO; with --task detect COCO, Pascal VOC or YOLO.
     """
     import vitrail
     from vitrail.train.loop import Stopped
