@@ -68,11 +68,11 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
                 bar = _bar(total)
                 bar.start()
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=done, rate=f"{rate:,.0f} pictures/s")
+                bar.update(bar.task_ids[0], completed=done, rate=_pace(rate))
         elif now - last >= every:
             last = now
             left = (total - done) / rate
-            line = f"vitrail: {done:,} of {total:,} pictures, {rate:,.0f} pictures/s, {left:,.0f} s left"
+            line = f"vitrail: {done:,} of {total:,} pictures, {_pace(rate)}, {left:,.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     try:
@@ -80,6 +80,10 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
     finally:
         if bar is not None:
             bar.stop()
+
+
+def _pace(rate: float) -> str:
+    return f"{rate:,.0f} pictures/s" if rate >= 1 else f"{1 / rate:,.0f} s for each"
 
 
 def _bar(total: int) -> Any:

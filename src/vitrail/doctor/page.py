@@ -1,6 +1,5 @@
 """doctor.html: what was found, and the drawings it rests on, in one file that asks for nothing from outside."""
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitrail.explain import figures
-from vitrail.explain.drawing import encoded, position_mosaic
+from vitrail.explain.drawing import LEAD, position_mosaic
 from vitrail.explain.explanation import write
-from vitrail.explain.page import document, escape
+from vitrail.explain.page import document, escape, inline_image
 
 if TYPE_CHECKING:
     from vitrail.doctor.examine import Diagnosis
@@ -86,9 +85,8 @@ def _drawings(found: "Diagnosis") -> Iterator[str]:
         yield _chart(drawn, f"Loss by step: {_ends(losses)}.", CAPTIONS["learning"])
     if "positions" in charts:
         alike = charts["positions"]
-        content = base64.b64encode(encoded(position_mosaic(alike))).decode()
         alt = f"Position similarity of {alike.shape[0]} by {alike.shape[1]} patches"
-        picture = f'<img class="pixels" src="data:image/png;base64,{content}" alt="{alt}">'
+        picture = inline_image(position_mosaic(alike, between=LEAD), alt, "PNG")
         yield f"<figure>{picture}<figcaption><b>Positions</b>{CAPTIONS['positions']}</figcaption></figure>"
 
 

@@ -22,6 +22,7 @@ from vitrail.explain.relevance import grad_cam
 from vitrail.explain.tokens import Reconstruction, patch_filters, position_similarity, reconstruct, token_pca
 from vitrail.models import MaskedAutoencoder, SwinTransformer
 from vitrail.models.catalog import IMAGENET
+from vitrail.models.checks import check_layers
 from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
@@ -39,6 +40,7 @@ class Explanation:
     curves: dict[str, Curves]  # by method, and of random order
     attention: list[Tensor]  # by layer, [H, h, w], of the class token or of the mean patch
     attention_of: str  # which of the two
+    layer: int  # of raw attention among the maps, and of the token colours
     pca: Tensor  # [h, w, 3], the patch tokens as colours
     distance: Tensor  # [L, H] in pixels
     entropy: Tensor  # [L, H] in nats
@@ -166,6 +168,7 @@ def explain_picture(
         curves=curves,
         attention=rows,
         attention_of="the class token" if getattr(inner.settings, "class_token", False) else "the mean patch",
+        layer=check_layers([inner.default_layer if layer is None else layer], len(rows))[0],
         pca=pca,
         distance=attention_distance(inner, x),
         entropy=attention_entropy(inner, x),

@@ -26,8 +26,8 @@ MEANING = {
     "relevance": "What spoke for this class, followed back through all layers.",
     "grad_cam": "The patch tokens where this class reads them, weighted by its gradient.",
     "rollout": "Where attention leads over all layers. Knows nothing of classes.",
-    "attention": "Raw attention of one layer. Knows nothing of classes.",
-    "tokens": "The patch tokens by their three principal components: like colours, like tokens.",
+    "attention": "Raw attention of layer {layer}, the mean of its heads. Knows nothing of classes.",
+    "tokens": "The patch tokens of layer {layer} by their three principal components: like colours, like tokens.",
 }
 HOW_JUDGED = (
     "Patches are hidden, in the mean colour, or shown in the order of each map. A map that knows what matters makes the"
@@ -85,7 +85,7 @@ def section(found: Explanation, key: str = "picture") -> str:
     if found.reconstruction is not None:
         names = ("As it is", "What the encoder saw", "What the decoder painted")
         stages = [
-            f"<figure>{_image(as_bytes(pixels(stage[0])), f'{found.name}: {name}')}"
+            f"<figure>{inline_image(as_bytes(pixels(stage[0])), f'{found.name}: {name}')}"
             f"<figcaption><b>{name}</b></figcaption></figure>"
             for stage, name in zip(found.reconstruction[:3], names, strict=True)
         ]
@@ -95,7 +95,7 @@ def section(found: Explanation, key: str = "picture") -> str:
 
 def _first(found: Explanation, picture: Array) -> str:
     said = "".join(f", {label} {share:.0%}" for label, share in found.classes[:3])
-    shown = _image(picture, f"{found.name} as the model saw it{said}")
+    shown = inline_image(picture, f"{found.name} as the model saw it{said}")
     bars = [
         f'<li style="--v:{share:.4f}"{" class=asked" if label == found.target else ""}>'
         f"<span>{escape(label)}</span><span>{share:.1%}</span></li>"
@@ -109,13 +109,14 @@ def _first(found: Explanation, picture: Array) -> str:
 def _tile(found: Explanation, name: str, picture: Array) -> str:
     title = "Tokens, as colours" if name == "tokens" else figures.name_of(name)
     swatch = f'<span class="swatch" style="background:var(--{name.replace("_", "-")})"></span>'
-    alt = f"{title} over {found.name}. {MEANING[name]}"
+    words = MEANING[name].format(layer=found.layer)
+    alt = f"{title} over {found.name}. {words}"
     if name in found.maps:  # in words, for those who can't see it
         values = found.maps[name]
         row, column = divmod(int(values.argmax()), values.shape[1])
         alt += f" Strongest at row {row + 1} of {values.shape[0]}, column {column + 1} of {values.shape[1]}."
     head = f"<b>{swatch if name in found.curves else ''}{title}</b>"
-    return f"<figure>{_image(picture, alt)}<figcaption>{head}{MEANING[name]}</figcaption></figure>"
+    return f"<figure>{inline_image(picture, alt)}<figcaption>{head}{words}</figcaption></figure>"
 
 
 def _heads(found: Explanation) -> str:
@@ -131,7 +132,7 @@ def _heads(found: Explanation) -> str:
         f'<h3>What {found.attention_of} attends to, layer by layer</h3><div class="wide" tabindex="0">'
         f'<div class="heads" style="--layers:{layers}"><div class="columns" aria-hidden="true">{columns}</div>'
         f'<div class="rows" aria-hidden="true">{rows}</div>'
-        f"{_image(picture, alt)}</div></div>"
+        f"{inline_image(picture, alt)}</div></div>"
     )
 
 
@@ -153,7 +154,7 @@ def model_section(found: Portrait, distance: Tensor, entropy: Tensor, pictures: 
     weights = ""
     if found.positions is not None:
         h, w = found.positions.shape[:2]
-        picture = _image(
+        picture = inline_image(
             position_mosaic(found.positions, between=LEAD), f"Position similarity of {h}×{w} patches", "PNG"
         )
         weights += _weights(
@@ -166,7 +167,7 @@ def model_section(found: Portrait, distance: Tensor, entropy: Tensor, pictures: 
         filters, share = found.filters
         alt = f"The first {len(filters)} principal components of the patch filters"
         weights += _weights(
-            _image(filter_mosaic(filters, between=LEAD), alt, "PNG"),
+            inline_image(filter_mosaic(filters, between=LEAD), alt, "PNG"),
             "Patch filters",
             f"Their first {len(filters)} principal components, {share.sum():.0%} of the variance: what the first layer"
             " can see of a patch.",
@@ -206,8 +207,9 @@ def comparison_section(found: Comparison) -> str:
     return _section("faithfulness", "Which explanation to believe", [f'<figure class="chart">{chart}</figure>', table])
 
 
-def _image(picture: Array, alt: str, kind: str = "JPEG") -> str:
-    """PNG is for what has hard edges and no photograph in it, and is enlarged without blur."""
+def inline_image(picture: Array, alt: str, kind: str = "JPEG") -> str:
+    """PNG is for what has hard edges and no photograph in it. It is enlarged without blur, and shrunk with it, lest
+    lines of one width come out as several."""
     content = base64.b64encode(encoded(picture, kind)).decode()
-    look = ' class="pixels"' if kind == "PNG" else ""
+    look = ' class="pixels"' if kind == "PNG" and picture.shape[1] < 500 else ""
     return f'<img{look} src="data:image/{kind.lower()};base64,{content}" alt="{escape(alt)}">'
