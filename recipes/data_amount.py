@@ -37,7 +37,7 @@ def variants() -> list[Variant]:
 
 STUDY = Study(
     name="data_amount",
-    question="How much data does a ViT need, beside a ResNet, and what does MAE on the same pictures save?",
+    question="How much data does a ViT need, beside a ResNet, and how much does MAE save?",
     variants=variants(),
     minutes=25,
     x="training images",

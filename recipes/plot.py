@@ -6,6 +6,7 @@ python recipes/plot.py records/studies/positions.json --out docs/figures
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 ROOT = Path(__file__).parents[1]
 INK, MUTED, RULE = "#1d1f26", "#63666f", "#e2dfd7"
@@ -39,11 +41,18 @@ def draw(found: dict[str, Any]) -> Figure:
         if len(panels) > 1:
             figure.set_size_inches(10.0, 4.0)
         for ax, (name, axis) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            (_lines if found["x"] else _bars)(ax, points(found, name), found, axis)
+            (_lines if found["x"] else _dots)(ax, points(found, name), found, axis)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
             ax.tick_params(color=MUTED, labelcolor=INK)
-        figure.suptitle(found["question"], x=0.01, ha="left", fontsize=10.5, color=INK, fontweight="bold")
+        figure.suptitle(
+            textwrap.fill(found["question"], 82 if len(panels) == 1 else 120),
+            x=0.01,
+            ha="left",
+            fontsize=10.5,
+            color=INK,
+            fontweight="bold",
+        )
         figure.supxlabel(told(found), x=0.01, ha="left", fontsize=7.8, color=MUTED)
         return figure
 
@@ -51,7 +60,7 @@ def draw(found: dict[str, Any]) -> Figure:
 def told(found: dict[str, Any]) -> str:
     """One line under the question: what was run, and how often."""
     seeds = len({row["seed"] for row in found["runs"]})
-    often = "one seed" if seeds == 1 else f"mean of {seeds} seeds, bars from the least to the greatest"
+    often = "one seed" if seeds == 1 else f"mean of {seeds} seeds, and from the least to the greatest"
     where = "toy size, on digits" if found["toy"] else found["versions"]["hardware"]
     return f"{'' if found['toy'] else found['notes'] + ' '}({often}; {where})"
 
@@ -79,41 +88,54 @@ def _lines(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -
     ax.set(xlabel=found["x"], ylabel=axis)
     if "x" in found["logarithmic"]:
         ax.set_xscale("log")
-    ax.set_xticks(sorted({x for variants in lines.values() for _, x, _ in variants}))
-    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.set_xticks(
+        _apart(sorted({x for variants in lines.values() for _, x, _ in variants}), "x" in found["logarithmic"])
+    )
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     if "y" in found["logarithmic"]:
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     ax.grid(color=RULE, linewidth=0.7)
     ax.set_axisbelow(True)
     ax.legend(frameon=False, fontsize=8.5)
 
 
-def _bars(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -> None:
-    """Lying down, so that names are read; the axis starts where the differences can be seen, and every bar says its
-    value."""
+def _dots(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -> None:
+    """A row for each variant. Dots and not bars: the axis starts where differences can be seen, and a bar would lie."""
     rows = [(name, line, values) for line, variants in lines.items() for name, _, values in variants]
     colours = dict(zip(lines, COLOURS * 3, strict=False))
-    places = np.arange(len(rows))[::-1]
-    means = [float(np.mean(values)) for _, _, values in rows]
-    errors = _errors([values for *_, values in rows])
-    ax.barh(
-        places, means, xerr=errors, color=[colours[line] for _, line, _ in rows], height=0.62, alpha=0.92,
-        error_kw={"ecolor": INK, "capsize": 2.5, "linewidth": 1},
-    )  # fmt: skip
+    places = [*range(len(rows))][::-1]
     least, most = min(min(v) for *_, v in rows), max(max(v) for *_, v in rows)
     room = max(most - least, 0.02 * most)
-    ax.set_xlim(max(0.0, least - 0.8 * room), most + 0.35 * room)
-    for place, mean, (*_, values) in zip(places, means, rows, strict=True):
+    for place, (_, line, values) in zip(places, rows, strict=True):
+        mean, colour = float(np.mean(values)), colours[line]
+        ax.hlines(place, min(values), max(values), color=colour, linewidth=2, alpha=0.55)
+        ax.plot(values, [place] * len(values), "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
+        ax.plot(mean, place, "o", color=colour, markersize=7.5)
         spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        ax.text(max(values) + 0.02 * room, place, f" {mean:.1f}{spread}", va="center", fontsize=8.5, color=INK)
-    ax.set(yticks=places, yticklabels=[name for name, *_ in rows], xlabel=axis)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color=RULE, linewidth=0.7)
+        ax.annotate(f"{mean:.1f}{spread}", (max(values), place), (9, 0), textcoords="offset points", va="center")
+    ax.set_xlim(max(0.0, least - 0.15 * room), most + 0.3 * room)
+    ax.set_ylim(-0.6, len(rows) - 0.4)
+    ax.set_yticks(places, [name for name, *_ in rows])
+    ax.set_xlabel(axis)
+    ax.grid(color=RULE, linewidth=0.7)
     ax.set_axisbelow(True)
+    ax.tick_params(axis="y", length=0)
     if len(lines) > 1:
-        handles = [matplotlib.patches.Patch(color=colours[line], label=line) for line in lines]
+        handles = [Line2D([], [], marker="o", linestyle="", color=colours[line], label=line) for line in lines]
         ax.legend(handles=handles, frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3)
+
+
+def _apart(xs: list[float], logarithmic: bool) -> list[float]:
+    """Ticks at the values themselves, but for those that would touch the one before."""
+    place = np.log if logarithmic else np.asarray
+    kept = xs[:1]
+    for x in xs[1:]:
+        if place(x) - place(kept[-1]) > 0.06 * (place(xs[-1]) - place(xs[0])):
+            kept.append(x)
+    return kept
 
 
 def main(arguments: list[str] | None = None) -> list[Path]:

@@ -105,7 +105,8 @@ def toy(variant: Variant) -> Variant:
         options["image_size"] //= 4
     model, settings = variant.model, dict(variant.settings)
     if variant.verb == "cost":
-        model, options["batch_size"] = "vit_nano4", 1
+        model, settings = "vit_nano4", {"depth": 1}
+        options |= {"batch_size": 1, "image_size": options["image_size"] // 2}
     elif model.startswith("tv:"):
         model = "tv:shufflenet_v2_x0_5"
     else:

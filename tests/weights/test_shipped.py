@@ -1,5 +1,7 @@
 """The models that ship inside: found by name, used where none is named, half the bytes and the same answers."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from PIL import Image
 
 import vitrail
 from tests.odd_files import photograph
+from tests.train.support import make_folder
 from vitrail import VitrailError
 from vitrail.cli import main
 from vitrail.models.heads import classifiers
@@ -110,8 +113,6 @@ def test_verbs_without_a_model_use_the_one_inside_and_say_so(inside, tmp_path, m
 
 
 def test_training_can_start_from_a_model_inside(inside, tmp_path):
-    from tests.train.support import make_folder
-
     started = vitrail.train(
         make_folder(tmp_path / "toys", 18), weights="vitrail_tiny", tune="probe", device="cpu", out=tmp_path / "run"
     )
@@ -120,6 +121,25 @@ def test_training_can_start_from_a_model_inside(inside, tmp_path):
     after = read_checkpoint(started.folder).state
     assert torch.equal(before["blocks.0.attention.qkv.weight"].float(), after["blocks.0.attention.qkv.weight"])
     assert vitrail.load(started).labels == ["class 0", "class 1", "class 2"]
+    alone = tmp_path / "elsewhere" / "adapter.safetensors"  # its base is in every install
+    alone.parent.mkdir()
+    (started.folder / "adapter.safetensors").rename(alone)
+    picture = photograph(5, 16, 16)
+    assert vitrail.load(alone, device="cpu").predict(picture) == vitrail.load(started, device="cpu").predict(picture)
+
+
+def test_training_without_a_word_starts_from_it_where_pictures_are_like_its_own(inside, tmp_path, monkeypatch):
+    def first_line(side, **options):
+        data = make_folder(tmp_path / f"{side}", 12, side=side)
+        run = vitrail.train(
+            data, tune="head", epochs=0, device="cpu", out=tmp_path / f"run{len(options)}{side}", **options
+        )
+        return json.loads((run.folder / "run.json").read_text())["model"]["why"]
+
+    assert first_line(64) == "Starts from vitrail_tiny, which ships inside; --weights none does not."
+    assert first_line(12).startswith("vit_nano4 from scratch: no public weights")
+    assert first_line(64, model="vit_mini8").startswith("vit_mini8 from scratch")
+    assert first_line(64, weights="none", image_size=8).startswith("vit_mini8 from scratch: --weights none")
 
 
 @pytest.mark.parametrize("name", LARGEST)

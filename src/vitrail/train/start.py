@@ -13,6 +13,9 @@ from vitrail.train.plan import by
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.adapter_file import base_of
 from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
+from vitrail.weights.shipped import CLASSIFIER, shipped
+
+TINY = 40  # pixels: what a model of photographs knows is of little use below
 
 
 @dataclass
@@ -76,7 +79,8 @@ def start_model(
     base = None
     if whole is not None and tune != "full" and not isinstance(net.settings, CNNSettings):  # whose statistics move
         hub = resolve(model or suited(largest, gpu))[0].hub if weights == "auto" else None
-        base = asdict(base_of(whole, net, "head" if tune == "probe" else tune, f"hf://{hub}" if hub else weights))
+        source = CLASSIFIER if whole.path == shipped() else f"hf://{hub}" if hub else weights
+        base = asdict(base_of(whole, net, "head" if tune == "probe" else tune, source))
     return Start(net, pre, name, checkpoint is not None, why, masked, base)
 
 
@@ -141,7 +145,7 @@ def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tu
         return None, f"{name} from scratch: torchvision's baselines are built without weights."
     changed = {key for key, value in implied.items() if key != "image_size" and getattr(entry.settings, key) != value}
     if entry.hub is None or changed:
-        return None, f"{name} from scratch: no public weights are recorded for it."
+        return _inside(model, largest) or (None, f"{name} from scratch: no public weights are recorded for it.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -149,4 +153,13 @@ def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tu
         return checkpoint, f"Starts from {name} with its public weights, hf://{entry.hub}."
     except VitrailError as error:
         reason = str(error).split("\n")[0].rstrip(".")
-        return None, f"{name} from scratch: its public weights could not be had ({reason})."
+        missing = f"its public weights could not be had ({reason})."
+        return _inside(model, largest, f" For {name}, {missing}") or (None, f"{name} from scratch: {missing}")
+
+
+def _inside(model: str | None, largest: int, why: str = "") -> tuple[Checkpoint, str] | None:
+    """The classifier that ships inside, where nobody asked for another model and pictures are not tiny: it has seen
+    photographs, which is more than nothing."""
+    if model is not None or largest <= TINY or shipped() is None:
+        return None
+    return read_checkpoint(CLASSIFIER), f"Starts from {CLASSIFIER}, which ships inside; --weights none does not.{why}"

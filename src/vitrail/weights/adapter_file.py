@@ -30,6 +30,7 @@ from vitrail.weights.files import RawFile, read_file, read_json, read_source
 from vitrail.weights.fit import fit
 from vitrail.weights.rules import State, group_names
 from vitrail.weights.save import header_of, write_weights
+from vitrail.weights.shipped import shipped, shipped_names
 
 # What may differ between a base and the model that was tuned on it: the head, the size of the pictures, randomness.
 FREE = {"num_classes", "image_size", "tuning", "drop_path", "dropout", "attention_dropout"}
@@ -172,13 +173,14 @@ def _found(file: AdapterFile) -> Checkpoint:
 
 
 def _places(file: AdapterFile) -> Iterator[Path]:
-    """Where the base may lie, each only if there is something: in the run, then in the hub's cache."""
+    """Where the base may lie, each only if there is something: in the run, then inside, then in the hub's cache."""
     folder = file.path.parent
     places = [folder / "model.safetensors", folder / Path(file.base.file).name]
     recipe = read_json(folder / "run.json").get("recipe")
     if isinstance(recipe, dict) and isinstance(weights := recipe.get("weights"), str):
         places.append(Path(weights).expanduser())
     yield from (place for place in places if place.exists() and place != file.path)
+    yield from filter(None, map(shipped, shipped_names()))
     entry = catalog().get(file.header.name or "")
     for name in dict.fromkeys([file.base.hub, entry.hub if entry else None]):
         if name and (cached := _in_cache(name)):
