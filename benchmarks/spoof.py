@@ -7,6 +7,9 @@ DATA is a folder with NUAA's own lists (client_train_raw.txt, …) and pictures.
     official   the lists as they are; their train and test share subjects, which is said and recorded
     folds      the union of both, three folds by subject; each fold has development subjects of its own
 
+NUAA's pictures show the hands that hold a photograph, which is easy. With --boxes, a table of face boxes, and
+--margin 0 nothing but the face is left, which is the harder and the more honest question.
+
 The threshold is chosen on the development subjects, and the test set is looked at once. `shuffled` is the check against
 leakage: the same with the labels shuffled within train, development and test must be near chance. (Against the true
 labels, which are told beside it, a model that knows nothing may still lie far off: the faces of a kind are alike, so
@@ -34,7 +37,7 @@ import numpy as np
 import torch
 
 import vitrail
-from vitrail.data.spoof import open_faces, write_faces
+from vitrail.data.spoof import MARGIN, open_faces, write_faces
 from vitrail.models.tuning import learns
 from vitrail.tasks.spoof_metrics import Scored, attack_scores
 from vitrail.train.spoof import scored_faces
@@ -71,7 +74,9 @@ def one_run(task: dict[str, Any]) -> dict[str, Any]:
     options = dict(task["options"])
     data, true = task["data"], {}
     if task["shuffled"]:
-        source = open_faces(data, fold=options.pop("fold"), seed=options["seed"])
+        cut = {name: options.pop(name) for name in ("boxes", "margin") if name in options}
+        source = open_faces(data, fold=options.pop("fold"), seed=options["seed"], **cut)
+        options |= {"margin": cut["margin"]} if "margin" in cut else {}  # the boxes are in the table
         true = {str(face.where): face.attack for face in source.splits["test"]}
         plain = write_faces(folder.parent / "plain.csv", source.splits)
         data = str(shuffled_table(plain, folder.parent / "shuffled.csv", options["seed"]))
@@ -80,7 +85,8 @@ def one_run(task: dict[str, Any]) -> dict[str, Any]:
     trained = time.monotonic() - began
     predictor = vitrail.load(run, device=options.get("device"))
     # The table of a run has its faces, with their subjects, as it used them.
-    faces = open_faces(folder / "split.csv", training=False).splits["test"]
+    margin = predictor.about["protocol"].get("margin", MARGIN)
+    faces = open_faces(folder / "split.csv", margin=margin, training=False).splits["test"]
     rows = torch.stack([one.values for one in predictor.stream(faces, batch_size=256)])
     scored = scored_faces(attack_scores(rows.numpy()), faces)
     threshold = predictor.about["threshold"]
@@ -213,7 +219,7 @@ def _odds(scores: np.ndarray) -> np.ndarray:
 def tasks_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     common = {
         name: getattr(arguments, name)
-        for name in ("weights", "epochs", "batch_size", "image_size", "device", "model", "workers")
+        for name in ("weights", "epochs", "batch_size", "image_size", "device", "model", "workers", "boxes", "margin")
         if getattr(arguments, name) is not None
     }
     tasks = []
@@ -244,6 +250,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--image-size", type=int)
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--boxes", help="a table of face boxes; without it, the whole pictures")
+    parser.add_argument("--margin", type=float, help="around a face box; 0 leaves the face alone")
     parser.add_argument("--shuffled", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--device", default=None)

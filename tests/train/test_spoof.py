@@ -93,6 +93,21 @@ def test_a_run_keeps_who_was_kept_apart_and_shares_no_names(data, run):
     assert "How the scores lie" in report and f"subjects held out: {', '.join(held_out)}" in report
 
 
+@pytest.mark.parametrize(("tune", "augment"), [("head", "none"), ("adapter", "auto")])
+def test_tuned_cheaply_the_small_file_knows_the_threshold_too(data, run, tmp_path, tune, augment):
+    """Head: from features that are made once; the figure that chooses is still AUC."""
+    options = {"weights": str(run), "model": None, "epochs": 2, "batch_size": 16, "tune": tune, "augment": augment}
+    vitrail.train(data, **small_options(task="spoof", out=tmp_path / "run", **options))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all({"val_auc", "val_eer", "val_loss"} <= row.keys() for row in rows) and len(rows) == 3
+    whole, small = (
+        vitrail.load(tmp_path / "run" / f, device="cpu") for f in ("model.safetensors", "adapter.safetensors")
+    )
+    assert whole.about["threshold"] == small.about["threshold"] and small.about["task"] == "spoof"
+    face = next((data / "test" / "print").rglob("*.png"))
+    assert torch.allclose(whole.probabilities(face), small.probabilities(face), atol=1e-5)
+
+
 def test_a_prediction_is_the_answer_at_the_threshold(run):
     predictor = vitrail.load(run, device="cpu")
     for live, threshold, first in (
