@@ -15,7 +15,8 @@ def export(
 ) -> None:
     """Writes a model for other programs, and checks that the file computes what the model computes.
 
-    ONNX takes any batch and, but for Swin, any height and width; `--model FILE.onnx` then works wherever a run does.
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; `--model FILE.onnx` then works
+    wherever a run does. A detector is used from its run: its graph can't be written.
 
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.

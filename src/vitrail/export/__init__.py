@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from vitrail.export.check import check as check_difference
 from vitrail.export.check import difference, read_back, shapes_to_try
 from vitrail.export.onnx import write_onnx
 from vitrail.models import MaskedAutoencoder
+from vitrail.models.segment import Segmenter
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
 from vitrail.weights.checkpoint import settings_of, unwrapped
@@ -56,8 +57,9 @@ def export(
     The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same pictures as the
     model; if the logits differ by more than 1e-3, nothing is kept. `out` defaults to a name beside the model's own.
 
-    ONNX takes any batch and, but for Swin, any height and width; labels, preprocessing and what the run said of itself
-    travel in it, so that `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects pictures in.
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; labels, preprocessing and what the
+    run said of itself travel in it, so that `vitrail.load("model.onnx")` is the run. `image_size` is the size it
+    expects pictures in. A detector can't be exported.
     """
     start = time.perf_counter()
     if to not in FORMATS:
@@ -80,13 +82,16 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
     model = unwrapped(predictor.model)
     if predictor.device.type != "cpu":
         model = copy.deepcopy(model).cpu()
+    notes = []
+    if isinstance(model, Segmenter) and pre.fit == "native":
+        pre = replace(pre, fit="stretch")
+        notes.append(f"For pictures of {pre.size[1]}×{pre.size[0]} pixels, to which others are brought.")
     if to == "onnx":
         if isinstance(model, MaskedAutoencoder):  # what it embeds with
             model = model.encoder
         write_onnx(model, path, pre.size, header_of(settings_of(model), pre, labels, name, predictor.about))
     else:
         save_weights(model, path, to, labels, pre)
-    notes = []
     if to in ("timm", "torchvision"):
         notes.append("Weights alone: the labels and the preprocessing stay in the run.")
     if not check:

@@ -28,7 +28,8 @@ def shapes_to_try(model: nn.Module, size: tuple[int, int]) -> list[Shape]:
     own = [(2, height, width), (1, height, width)]
     if one_size(model):
         return own
-    down, across = settings_of(model).stride
+    settings: Any = settings_of(model)
+    down, across = settings.stride
     return [*own, (1, height + 2 * down, width), (1, height, max(width // 2, across) + across // 2 + 1)]
 
 

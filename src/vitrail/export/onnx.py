@@ -1,7 +1,8 @@
 """A model as an ONNX graph: any batch, and for the Vision Transformer any height and width, in one file.
 
-The graph has one input, `images` [B, C, H, W], normalised, and the outputs `logits` [B, classes] and `features` [B, D].
-What a picture needs before and its classes' names after travel in the file's metadata.
+The graph has one input, `images` [B, C, H, W], normalised, and the outputs `logits` [B, classes] and `features` [B, D];
+that of a segmenter has `logits` [B, classes, H, W] alone, for one height and width. What a picture needs before and its
+classes' names after travel in the file's metadata.
 """
 
 import copy
@@ -18,6 +19,8 @@ from torch.export import Dim
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
+from vitrail.models.detect import Detector
+from vitrail.models.segment import Segmenter
 from vitrail.weights.checkpoint import HEADER, settings_of
 
 OPSET = 20  # the first with GELU as one operator
@@ -32,7 +35,14 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str)
     except ImportError:
         raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
-    both = LogitsAndFeatures(copy.deepcopy(model).cpu().float()).eval().requires_grad_(False)
+    if isinstance(model, Detector):
+        raise VitrailError(
+            "A detector can't be written as an ONNX graph: how many boxes it finds, and proposes on the way, depends on"
+            " the picture. Use the run itself: vitrail.load(run).detect(picture), or `vitrail predict`."
+        )
+    copied = copy.deepcopy(model).cpu().float()
+    both: Any = Logits(copied) if isinstance(model, Segmenter) else LogitsAndFeatures(copied)
+    both = both.eval().requires_grad_(False)
     x = torch.zeros(2, settings_of(model).channels, *size)
     sizes = {0: Dim("batch"), **_open_sizes(model)}
     try:
@@ -48,15 +58,28 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str)
     program.save(str(path), external_data=weights > ONE_FILE)
 
 
-def _program(both: "LogitsAndFeatures", x: Tensor, sizes: dict[int, Dim]) -> Any:
+def _program(both: Any, x: Tensor, sizes: dict[int, Dim]) -> Any:
     exported = torch.export.export(both, (x,), dynamic_shapes=(sizes,))
     resize = torch.ops.aten._upsample_bicubic2d_aa
     products = dict.fromkeys([resize.vec, resize.default], resize_by_products)
     if any(node.target in products for node in exported.graph.nodes):
         exported = exported.run_decompositions(products)
     return torch.onnx.export(
-        exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=both.names, verbose=False
+        exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=list(both.names), verbose=False
     )
+
+
+class Logits(nn.Module):
+    """Those of every pixel."""
+
+    names = ("logits",)
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(images),)
 
 
 class LogitsAndFeatures(nn.Module):
@@ -87,8 +110,9 @@ def _open_sizes(model: Any) -> dict[int, Dim]:
 
 
 def one_size(model: nn.Module) -> bool:
-    """Swin's windows and masks are cut for one size; of torchvision's networks most can't be exported for any."""
-    return isinstance(model, SwinTransformer | ConvNet)
+    """Swin's windows and masks are cut for one size; of torchvision's networks most can't be exported for any; and a
+    segmenter pools its maps to a few cells, which ONNX does for a known size only."""
+    return isinstance(model, SwinTransformer | ConvNet | Segmenter)
 
 
 def resize_by_products(table: Tensor, size: list[int], *_: Any) -> Tensor:
