@@ -158,3 +158,14 @@ def test_what_really_ships_is_small_and_complete(name):
         for size in ((64, 64), (480, 640), (900, 500)):
             found = predictor.predict(Image.new("RGB", size[::-1], "orange"), top=200)[0]
             assert abs(sum(one.probability for one in found) - 1) < 1e-4
+
+
+def test_the_demo_shows_photographs_to_it(inside, tmp_path, capsys, monkeypatch):
+    from vitrail.cli.demo import photographs
+
+    answers = photographs(tmp_path / "out")
+    said = capsys.readouterr().out
+    assert said.startswith("vitrail_tiny ships inside: 3 classes, 16 pixels.") and "Grace Hopper" in said
+    assert answers and set(answers) <= set(LABELS) and [*(tmp_path / "out").rglob("*.png")]
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    assert photographs(tmp_path / "none") == []

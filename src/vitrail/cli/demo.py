@@ -1,4 +1,5 @@
-"""`vitrail demo`: a Vision Transformer trained on real digits in a minute, measured, put to use, and looked into."""
+"""`vitrail demo`: the model that ships inside looks at photographs; then one is trained on real digits in a minute,
+measured, put to use, and looked into."""
 
 import sys
 from pathlib import Path
@@ -6,7 +7,8 @@ from typing import Any
 
 
 def demo(out: Path = Path("runs/demo")) -> None:
-    """Trains a small ViT on scikit-learn's handwritten digits, measures it on held-out ones, and draws what it sees.
+    """Shows photographs to the model that ships inside, then trains a small ViT on scikit-learn's handwritten digits,
+    measures it on held-out ones, and draws what it sees.
 
     Args:
         out: Folder for the pictures, the run and its report. What an earlier demo left there is replaced.
@@ -17,6 +19,7 @@ def demo(out: Path = Path("runs/demo")) -> None:
 
     if (out / "run").exists():
         shutil.rmtree(out / "run")
+    photographs(out / "photographs")
     data = write_digits(out / "digits")
     print(f"scikit-learn's handwritten digits are now pictures in {data}: two thirds in train/, the rest in test/.\n")
 
@@ -46,6 +49,28 @@ def demo(out: Path = Path("runs/demo")) -> None:
         ("models", "all that can be built by name"),
     ):
         print(f"  {command} {arguments:<58} # {what}")
+
+
+def photographs(out: Path) -> list[str]:
+    """What the model that ships inside says of the photographs that come with installed packages, and what it looks at
+    in the first; gives its first answers. Nothing where none ships."""
+    import vitrail
+    from vitrail.serve.pictures import find_samples
+    from vitrail.weights.shipped import shipped
+
+    if shipped() is None:
+        return []
+    predictor, answers = vitrail.load(), []
+    print(f"{predictor.name} ships inside: {len(predictor.labels)} classes, {predictor.preprocessing.size[0]} pixels.")
+    samples = find_samples(None)
+    for sample in samples:
+        ranked = predictor.predict(sample.path, top=3)[0]
+        answers.append(ranked[0].label)
+        print(f"  {sample.name}: {', or '.join(f'{p.label} ({p.probability:.0%})' for p in ranked)}")
+    if samples:
+        predictor.explain(samples[0].path, faithfulness=False).save(out)
+        print(f"What it looks at in the first: {out}\n")
+    return answers
 
 
 def write_digits(folder: Path) -> Path:
