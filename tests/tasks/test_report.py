@@ -195,6 +195,8 @@ def test_ticks_are_round_numbers_that_enclose_the_values():
     assert nice_ticks(0.1, 3.1) == [0, 1, 2, 3, 4]
     assert nice_ticks(0.871, 0.904) == [0.87, 0.88, 0.89, 0.9, 0.91]
     assert nice_ticks(5, 5)[0] < 5 < nice_ticks(5, 5)[-1]
+    assert nice_ticks(0, 0) == [0, 0.2, 0.4, 0.6, 0.8, 1]  # as the mAP of a detector that finds nothing
+    assert nice_ticks(1e-14, 2e-14)[0] == 1e-14 and nice_ticks(1e-14, 2e-14)[-1] == 2e-14
     assert [number(v) for v in (0, 2e-4, 2.344e-5, 0.57523, 12345.6, None)] == [
         "0", "2e-4", "2.34e-5", "0.5752", "12,346", "–"
     ]  # fmt: skip

@@ -228,13 +228,14 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers from at most `low` to at least `high`; from zero where that costs little of the height."""
     if low > 0 and low < 0.4 * high:
         low = 0.0
-    if high <= low:
-        low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
+    if high - low <= 1e-12 * abs(high) or high - low < 1e-100:  # all alike, perhaps all nothing
+        low, high = low - abs(low) / 2, high + (abs(high) / 2 if abs(high) > 1e-100 else 1.0)
     rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
+    exponent = math.floor(math.log10(rough))
+    power = 10.0**exponent
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     start, stop = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(start, stop + 1)]
+    return [round(i * step, max(12, 3 - exponent)) for i in range(start, stop + 1)]
 
 
 def _whole_ticks(first: float, last: float, most: int) -> list[int]:
