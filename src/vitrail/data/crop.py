@@ -196,8 +196,8 @@ def by_matrices(
         else:
             pixels = _canvas(images[part], some_down, some_across, device)
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
-        to_columns = _weights(some_across, pixels.shape[3], interpolation, device)
-        to_rows = _weights(some_down, pixels.shape[2], interpolation, device)
+        to_columns = axis_weights(some_across, pixels.shape[3], interpolation, device)
+        to_rows = axis_weights(some_down, pixels.shape[2], interpolation, device)
         with torch.autocast(device.type, enabled=False):  # bfloat16 doesn't hold 256 levels
             narrow = torch.bmm(values.flatten(1, 2), to_columns.mT).add_(0.5).floor_().clamp_(0, 255)  # [B, C·h, W]
             made = torch.matmul(to_rows[:, None], narrow.view(*pixels.shape[:3], size[1]))  # [B, C, H, W]
@@ -206,7 +206,7 @@ def by_matrices(
     return torch.cat(batch) if len(batch) > 1 else batch[0]
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
     """How one side of each image is resampled; all [B], in pixels of the image."""
 
     first: np.ndarray  # what is read: from here
@@ -216,8 +216,8 @@ class _Axis(NamedTuple):
     stretch: np.ndarray  # the kernel's width: 1 when enlarging, more when shrinking
     centres: np.ndarray  # [B, size]: where each pixel to be made lies
 
-    def part(self, part: slice) -> "_Axis":
-        return _Axis(*(each[part] for each in self))
+    def part(self, part: slice) -> "Axis":
+        return Axis(*(each[part] for each in self))
 
 
 def _axis(
@@ -228,7 +228,7 @@ def _axis(
     size: int,
     flip: np.ndarray,
     interpolation: str,
-) -> _Axis:
+) -> Axis:
     """Of the box at `low`, made `resized` long, the `size` pixels at `offset`."""
     scale = length / resized
     stretch = np.maximum(scale, 1)
@@ -237,10 +237,10 @@ def _axis(
     first = np.maximum(low, np.floor(centres[:, 0] - reach).astype(np.int64))
     last = np.minimum(low + length, np.ceil(centres[:, -1] + reach).astype(np.int64))
     centres = np.where(flip[:, None], centres[:, ::-1], centres)
-    return _Axis(first, last, low, low + length, stretch, centres)
+    return Axis(first, last, low, low + length, stretch, centres)
 
 
-def _canvas(images: Sequence[Tensor], down: _Axis, across: _Axis, device: torch.device) -> Tensor:
+def _canvas(images: Sequence[Tensor], down: Axis, across: Axis, device: torch.device) -> Tensor:
     """uint8 [B, C, h, w] on the device, of each image just what is read; the rest is left as memory was."""
     height, width = (int((axis.last - axis.first).max()) for axis in (down, across))
     shape = (len(images), height, width, images[0].shape[0])
@@ -251,7 +251,7 @@ def _canvas(images: Sequence[Tensor], down: _Axis, across: _Axis, device: torch.
     return canvas.to(device, non_blocking=True)
 
 
-def _weights(axis: _Axis, length: int, interpolation: str, device: torch.device) -> Tensor:
+def axis_weights(axis: Axis, length: int, interpolation: str, device: torch.device) -> Tensor:
     """float32 [B, size, length]: what each pixel of a canvas gives to each that is made; 0 outside the box.
 
     Worked out in float64, for the few pixels that a kernel reaches, and then put in their places.

@@ -50,9 +50,9 @@ def open_image(source: Any, at_least: tuple[int, int] | None = None, limit: int 
     """
     name = _name(source)
     if isinstance(source, Image.Image):  # no limit: its owner has decided to open it
-        return _guarded(name, lambda: _upright_rgb(source, name).copy())
-    with _stream(source, name) as stream:
-        return _guarded(name, lambda: _decode(stream, name, at_least, limit))
+        return guarded(name, lambda: _upright_rgb(source, name).copy())
+    with open_stream(source, name) as stream:
+        return guarded(name, lambda: _decode(stream, name, at_least, limit))
 
 
 def open_pixels(source: Any, mode: str = "RGB", at_least: tuple[int, int] | None = None) -> np.ndarray:
@@ -61,9 +61,9 @@ def open_pixels(source: Any, mode: str = "RGB", at_least: tuple[int, int] | None
     name = _name(source)
     if isinstance(source, Image.Image):
         return _array(open_image(source), mode)
-    with _stream(source, name) as stream:
+    with open_stream(source, name) as stream:
         pixels = _plain_jpeg(stream, name, mode, at_least)
-        image = None if pixels is not None else _guarded(name, lambda: _decode(stream, name, at_least, PIXEL_LIMIT))
+        image = None if pixels is not None else guarded(name, lambda: _decode(stream, name, at_least, PIXEL_LIMIT))
     return pixels if image is None else _array(image, mode)  # type: ignore[return-value]
 
 
@@ -79,8 +79,8 @@ def _plain_jpeg(stream: IO[bytes], name: str, mode: str, at_least: tuple[int, in
     if mode != "RGB" or stream.read(3) != b"\xff\xd8\xff":
         return None
     try:
-        image = _identify(stream, name)
-        if image.format != "JPEG" or image.mode != "RGB" or _orientation(image) != 1:
+        image = identify(stream, name)
+        if image.format != "JPEG" or image.mode != "RGB" or exif_orientation(image) != 1:
             return None
         width, height = image.size
         halves = at_least is not None and height >= 2 * at_least[0] and width >= 2 * at_least[1]
@@ -151,7 +151,7 @@ def _name(source: Any) -> str:
     return str(name) if name else f"The {type(source).__name__}"
 
 
-def _stream(source: Any, name: str) -> Any:
+def open_stream(source: Any, name: str) -> Any:
     """A context manager that gives a seekable binary file, closed afterwards if it was opened here."""
     try:
         if isinstance(source, str | PathLike):
@@ -171,7 +171,7 @@ def _stream(source: Any, name: str) -> Any:
     raise VitrailError(f"{name} is not an image: pass a path, bytes, a file, a PIL image, an array or a tensor.")
 
 
-def _guarded(name: str, work: Callable[[], Image.Image]) -> Image.Image:
+def guarded(name: str, work: Callable[[], Image.Image]) -> Image.Image:
     """Run a decoder on bytes nobody vouches for: Pillow's readers then raise almost any type, so all are caught."""
     try:
         return work()
@@ -185,10 +185,10 @@ def _guarded(name: str, work: Callable[[], Image.Image]) -> Image.Image:
 
 
 def _decode(stream: IO[bytes], name: str, at_least: tuple[int, int] | None, limit: int) -> Image.Image:
-    image = _identify(stream, name, limit)
+    image = identify(stream, name, limit)
     _check_size(*image.size, name, limit)
     if at_least is not None and image.format in ("JPEG", "MPO"):
-        sideways = _orientation(image) >= 5
+        sideways = exif_orientation(image) >= 5
         smallest_height, smallest_width = at_least[::-1] if sideways else at_least
         image.draft(None, (max(1, smallest_width), max(1, smallest_height)))
     return _upright_rgb(image, name)
@@ -201,7 +201,7 @@ def _check_size(width: int, height: int, name: str, limit: int) -> None:
         )
 
 
-def _identify(stream: IO[bytes], name: str, limit: int = PIXEL_LIMIT) -> Image.Image:
+def identify(stream: IO[bytes], name: str, limit: int = PIXEL_LIMIT) -> Image.Image:
     """Read the header alone; in place of Image.open, whose size limit is a variable of the whole process."""
     stream.seek(0)
     prefix = stream.read(16)
@@ -263,7 +263,7 @@ def _check_gif(stream: IO[bytes], name: str, limit: int) -> None:
 _MEASURED = {"ICO": _check_icons, "GIF": _check_gif}
 
 
-def _orientation(image: Image.Image) -> int:
+def exif_orientation(image: Image.Image) -> int:
     """EXIF's 1 to 8; 1, upright, where there is none or it cannot be parsed, since the pixels are still good."""
     try:
         value = image.getexif().get(_ORIENTATION_TAG, 1)
@@ -274,7 +274,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
     image.load()
-    orientation = _orientation(image)  # after load: Pillow turns a TIFF upright by itself
+    orientation = exif_orientation(image)  # after load: Pillow turns a TIFF upright by itself
     rgb = _rgb(image, name)
     if orientation == 1:
         return rgb

@@ -42,7 +42,7 @@ def open_folders(root: Path, name: str) -> Source:
             "expected DATA/CLASS/picture.jpg, or DATA/train/CLASS/picture.jpg."
         )
     if len(classes) == 1 and not by_split:
-        inner = [folder for folder in _look_into(root / classes[0])[0] if _below(folder, set(), Counter())]
+        inner = [folder for folder in _look_into(root / classes[0])[0] if files_below(folder, set(), Counter())]
         if len(inner) > 1:
             raise VitrailError(
                 f'{name} holds one folder, "{classes[0]}", with {len(inner)} folders of pictures inside: '
@@ -78,7 +78,7 @@ def open_loose(root: Path, name: str) -> Source | None:
     splits = {
         split: [
             Sample(readable(path[begin:]).replace(os.sep, "/"), Path(path), ())
-            for path in _below(folder, set(), ignored)
+            for path in files_below(folder, set(), ignored)
         ]
         for split, folder in by_split.items()
     }
@@ -105,7 +105,7 @@ def _class_files(split: str, folder: Path, root: Path, ignored: Counter[str], no
         elif flat:
             notes.append(_left_out(flat, f"the class folders of {folder.name}/"))
     above = {_identity(root), _identity(folder)}
-    files = {inner.name: _below(inner, above, ignored) for inner in class_folders}
+    files = {inner.name: files_below(inner, above, ignored) for inner in class_folders}
     empty = [(folder / label).relative_to(root).as_posix() for label, paths in files.items() if not paths]
     if empty:
         notes.append(f"{plural(len(empty), 'folder')} without pictures left out ({some(empty)}).")
@@ -147,7 +147,7 @@ def _is_picture(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in PICTURES
 
 
-def _below(folder: Path, visited: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
+def files_below(folder: Path, visited: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
     """Pictures at any depth, sorted by path; each folder once, however many links lead to it."""
     visited = visited | {_identity(folder)}
     pictures: list[str] = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.decode import _identify, _orientation
+from vitrail.data.decode import exif_orientation, identify
 from vitrail.data.inspect_labels import Labelled, labelled
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source
@@ -175,8 +175,8 @@ def _header(sample: Sample) -> tuple[str, str, bool]:
     if isinstance(opened, Image.Image):
         return opened.format or "array", opened.mode, False
     with open(opened, "rb") if isinstance(opened, Path) else io.BytesIO(opened) as stream:
-        image = _identify(stream, sample.name)
-        return image.format or "", image.mode, _orientation(image) > 1
+        image = identify(stream, sample.name)
+        return image.format or "", image.mode, exif_orientation(image) > 1
 
 
 def _is_grey(pixels: np.ndarray) -> bool:

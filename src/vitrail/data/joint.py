@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.crop import DRAWN, KERNELS, Canvas, _Axis, _weights, crop_boxes, image_sizes
+from vitrail.data.crop import DRAWN, KERNELS, Axis, Canvas, axis_weights, crop_boxes, image_sizes
 from vitrail.data.keyed import uniforms
 from vitrail.data.masks import IGNORE, MaskedSample
-from vitrail.data.pictures import ROOM, WORTH, Pictures, _pixels, _shrink, _store
+from vitrail.data.pictures import ROOM, WORTH, Pictures, as_pixels, shrunk_pixels, store_of
 from vitrail.data.preprocess import fit_image
 from vitrail.data.randaugment import brightness, column, contrast, saturation
 from vitrail.data.randaugment import to_device as send
@@ -142,15 +142,15 @@ class JointAugmenter:
             return np.concatenate([(sizes - box) / 2, box], axis=1)
         return np.concatenate([np.zeros_like(sizes), sizes], axis=1).astype(np.float64)
 
-    def _resampled(self, colours: Tensor, down: _Axis, across: _Axis) -> Tensor:
+    def _resampled(self, colours: Tensor, down: Axis, across: Axis) -> Tensor:
         """float32 [b, C, H, W] in 0 to 255, by two products with the kernel's weights."""
         device = colours.device
         if len(colours) == 1:  # only what is read, where there is no batch to keep together
             top, bottom, left, right = (int(each[0]) for each in (down.low, down.high, across.low, across.high))
             colours = colours[..., top:bottom, left:right]
             down, across = down._replace(first=down.low), across._replace(first=across.low)
-        to_rows = _weights(down, colours.shape[2], self.interpolation, device)
-        to_columns = _weights(across, colours.shape[3], self.interpolation, device)
+        to_rows = axis_weights(down, colours.shape[2], self.interpolation, device)
+        to_columns = axis_weights(across, colours.shape[3], self.interpolation, device)
         values = colours.to(torch.float32, memory_format=torch.contiguous_format)
         with torch.autocast(device.type, enabled=False):  # bfloat16 doesn't hold 256 levels
             narrow = torch.bmm(values.flatten(1, 2), to_columns.mT).view(*values.shape[:3], -1)
@@ -161,7 +161,7 @@ class JointAugmenter:
 class _Along:
     """One side of each box."""
 
-    axis: _Axis
+    axis: Axis
     nearest: np.ndarray  # int64 [b, size]: the pixel that each to be made lies in
     inside: np.ndarray  # bool [b, size]: is there one?
 
@@ -173,7 +173,7 @@ def _along(start: np.ndarray, length: np.ndarray, limit: np.ndarray, size: int, 
     low = np.maximum(0, np.floor(start)).astype(np.int64)
     high = np.minimum(limit, np.ceil(start + length)).astype(np.int64)
     within = centres.clip(low[:, None], high[:, None])  # outside, the nearest edge, which is painted over
-    axis = _Axis(np.zeros_like(low), high, low, high, np.maximum(scale, 1), within)
+    axis = Axis(np.zeros_like(low), high, low, high, np.maximum(scale, 1), within)
     nearest = np.floor(centres).astype(np.int64).clip(low[:, None], high[:, None] - 1)
     return _Along(axis, nearest, (centres >= 0) & (centres < limit[:, None]))
 
@@ -205,11 +205,11 @@ def shrunk_pairs(samples: list[MaskedSample], pre: Preprocessing, cache: str = "
         assert isinstance(sample, MaskedSample)
         pixels = sample.pixels("L" if len(pre.mean) == 1 else "RGB", at_least=size)
         ratio = max(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
-        pixels = _shrink(pixels, ratio) if ratio < WORTH else pixels
+        pixels = shrunk_pixels(pixels, ratio) if ratio < WORTH else pixels
         return _joined(pixels, resized_mask(sample.mask_pixels(), pixels.shape[:2]))
 
     roomy = replace(pre, size=size, crop=1.0)
-    return Pictures(list(samples), prepare, _store(list(samples), "shrunk pairs", roomy, cache))
+    return Pictures(list(samples), prepare, store_of(list(samples), "shrunk pairs", roomy, cache))
 
 
 def fitted_pairs(samples: list[MaskedSample], pre: Preprocessing, cache: str = "auto") -> Pictures:
@@ -217,9 +217,9 @@ def fitted_pairs(samples: list[MaskedSample], pre: Preprocessing, cache: str = "
 
     def prepare(sample: Sample) -> np.ndarray:
         assert isinstance(sample, MaskedSample)
-        return _joined(_pixels(fit_image(sample.decode(), pre)), fit_mask(sample.mask_pixels(), pre))
+        return _joined(as_pixels(fit_image(sample.decode(), pre)), fit_mask(sample.mask_pixels(), pre))
 
-    return Pictures(list(samples), prepare, _store(list(samples), "fitted pairs", pre, cache))
+    return Pictures(list(samples), prepare, store_of(list(samples), "fitted pairs", pre, cache))
 
 
 def fit_mask(mask: np.ndarray, pre: Preprocessing) -> np.ndarray:

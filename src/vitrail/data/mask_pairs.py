@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.decode import PIXEL_LIMIT, _guarded, _identify, _orientation, _stream
-from vitrail.data.folders import _below, readable
+from vitrail.data.decode import PIXEL_LIMIT, exif_orientation, guarded, identify, open_stream
+from vitrail.data.folders import files_below, readable
 from vitrail.data.samples import SPLIT_WORDS
 from vitrail.errors import VitrailError, nearest
 
@@ -68,10 +68,10 @@ class Found:
 def opened(path: Path) -> Image.Image:
     """The file with its pixels, in its own mode, within the limits of every picture here."""
     name = str(path)
-    with _stream(path, name) as stream:
+    with open_stream(path, name) as stream:
 
         def load() -> Image.Image:
-            image = _identify(stream, name)
+            image = identify(stream, name)
             if image.format in LOSSY:
                 raise VitrailError(f"{name} is a JPEG, which changes class numbers: save masks as PNG.")
             if image.width * image.height > PIXEL_LIMIT:
@@ -79,16 +79,16 @@ def opened(path: Path) -> Image.Image:
             image.load()
             return image
 
-        return _guarded(name, load)
+        return guarded(name, load)
 
 
 def picture_size(path: Path) -> tuple[int, int]:
     """Height and width of an upright picture, from its header alone."""
     name = str(path)
-    with _stream(path, name) as stream:
-        image = _guarded(name, lambda: _identify(stream, name))
+    with open_stream(path, name) as stream:
+        image = guarded(name, lambda: identify(stream, name))
         size = (image.height, image.width)
-        return size[::-1] if _orientation(image) >= 5 else size
+        return size[::-1] if exif_orientation(image) >= 5 else size
 
 
 def find_pairs(root: Path, name: str) -> list[Found]:
@@ -146,7 +146,7 @@ def _match(images: Path | None, masks: Path | None, split: str, root: Path) -> I
 
 
 def _pictures(folder: Path | None) -> list[Path]:
-    return [] if folder is None else [Path(path) for path in _below(folder, set(), Counter())]
+    return [] if folder is None else [Path(path) for path in files_below(folder, set(), Counter())]
 
 
 def _stem(path: Path, folder: Path | None) -> str:

@@ -97,27 +97,27 @@ def shrunk(samples: list[Sample], pre: Preprocessing, cache: str = "auto") -> Pi
 
     def prepare(sample: Sample) -> np.ndarray:
         if pre.fit in ("pad", "stretch"):
-            return _pixels(fit_image(sample.decode(at_least=size), roomy))
+            return as_pixels(fit_image(sample.decode(at_least=size), roomy))
         pixels = sample.pixels("L" if len(pre.mean) == 1 else "RGB", at_least=size)
         ratio = max(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
-        return _shrink(pixels, ratio) if ratio < WORTH else pixels
+        return shrunk_pixels(pixels, ratio) if ratio < WORTH else pixels
 
     array = None if pre.fit in ("pad", "stretch") else _one_array(samples, len(pre.mean))
     if array and max(size[0] / array.array.shape[1], size[1] / array.array.shape[2]) >= WORTH:
         return Pictures(samples, prepare, array)
-    return Pictures(samples, prepare, _store(samples, "shrunk", roomy, cache))
+    return Pictures(samples, prepare, store_of(samples, "shrunk", roomy, cache))
 
 
 def fitted(samples: list[Sample], pre: Preprocessing, cache: str = "auto") -> Pictures:
     """For figures: exactly as `predict` prepares them, before normalisation."""
 
     def prepare(sample: Sample) -> np.ndarray:
-        return _pixels(fit_image(sample.decode(), pre))
+        return as_pixels(fit_image(sample.decode(), pre))
 
     array = _one_array(samples, len(pre.mean))
     if array and array.array.shape[1:3] == pre.size and pre.crop == 1:
         return Pictures(samples, prepare, array)
-    return Pictures(samples, prepare, _store(samples, "fitted", pre, cache))
+    return Pictures(samples, prepare, store_of(samples, "fitted", pre, cache))
 
 
 def _one_array(samples: list[Sample], channels: int) -> ArrayStore | None:
@@ -132,12 +132,12 @@ def _one_array(samples: list[Sample], channels: int) -> ArrayStore | None:
     return ArrayStore(array, np.array(rows, dtype=np.int64)) if len(rows) == len(samples) else None
 
 
-def _pixels(image: Image.Image) -> np.ndarray:
+def as_pixels(image: Image.Image) -> np.ndarray:
     """uint8 [h, w, C]; a copy, for Pillow's own memory is read-only, of which torch warns."""
     return np.array(image).reshape(image.height, image.width, -1)
 
 
-def _shrink(pixels: np.ndarray, ratio: float) -> np.ndarray:
+def shrunk_pixels(pixels: np.ndarray, ratio: float) -> np.ndarray:
     """As Pillow's bilinear resize does it, in half of the time: torch has a kernel for bytes."""
     size = (max(1, round(pixels.shape[0] * ratio)), max(1, round(pixels.shape[1] * ratio)))
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # 1 C h w, channels last in memory
@@ -151,7 +151,7 @@ def cache_mode(count: int, pre: Preprocessing, cache: str, copies: int = 1) -> s
     return choose(cache, 2 * count * pre.size[0] * pre.size[1] * len(pre.mean), copies)
 
 
-def _store(samples: list[Sample], kind: str, pre: Preprocessing, cache: str) -> Store | None:
+def store_of(samples: list[Sample], kind: str, pre: Preprocessing, cache: str) -> Store | None:
     mode = cache_mode(len(samples), pre, cache)
     if mode == "memory":
         return MemoryStore(len(samples))
