@@ -12,6 +12,7 @@ import vitrail
 from tests.odd_files import photograph
 from tests.train.support import small_options
 from vitrail import VitrailError
+from vitrail.data.loader import Loader
 from vitrail.data.pictures import fitted, shrunk
 from vitrail.data.sources import open_pictures, open_source
 from vitrail.data.split import write_split
@@ -102,6 +103,19 @@ def test_whole_arrays_give_the_pixels_that_single_pictures_give(saved):
     assert torch.equal(shrunk(samples, small)[0], torch.from_numpy(images[17]).permute(2, 0, 1))
     shrinks = shrunk(samples, Preprocessing(size=(6, 6), crop=1.0), "memory")
     assert not isinstance(shrinks.store, ArrayStore) and shrinks[0].shape == (3, 7, 7)
+
+
+def test_an_array_moves_onto_a_device_whole(saved):
+    """The device is the CPU here, which `move_in` leaves alone; what it would do on a GPU is the same."""
+    path, images, _ = saved
+    samples = open_source(path).splits["train"][::-1]
+    loader = Loader(shrunk(samples, Preprocessing(size=(12, 12), crop=1.0)), torch.device("cpu"), workers=0)
+    assert not loader.move_in(np.arange(18)) and loader.resident is None
+    store = loader.pictures.store
+    assert not loader._move_array(store, room=18 * 12 * 12 * 3 - 1) and loader._move_array(store, room=18 * 12 * 12 * 3)
+    (numbers, canvas), = loader.batches([np.array([3, 0, 17])])  # fmt: skip
+    assert numbers.tolist() == [3, 0, 17] and canvas.sizes.tolist() == [[12, 12]] * 3
+    assert np.array_equal(canvas.pixels.permute(0, 2, 3, 1), images[[14, 17, 0]])
 
 
 def test_a_run_on_an_array_is_the_run_on_the_same_pictures_as_files(saved, tmp_path):
