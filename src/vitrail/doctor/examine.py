@@ -12,9 +12,10 @@ from torch import nn
 from vitrail.data.samples import plural
 from vitrail.doctor.attention import attention
 from vitrail.doctor.findings import FAULT, WARN, Finding, fault, skipped, warn
+from vitrail.doctor.history import history
 from vitrail.doctor.inputs import preprocessing
 from vitrail.doctor.labels import labels
-from vitrail.doctor.learning import history, learning
+from vitrail.doctor.learning import learning
 from vitrail.doctor.patient import Patient, Subject, admit
 from vitrail.doctor.positions import positions
 from vitrail.doctor.signals import signals

@@ -1,5 +1,4 @@
-"""Can it learn? One batch learned by heart, at the learning rate of the run or at one that suits nearly everything; and
-what the run itself has written down.
+"""Can it learn? One batch learned by heart, at the learning rate of the run or at one that suits nearly everything.
 
 The labels are made up, four classes over eight pictures, so that knowing something already does not help. Measured: at
 3e-4 DeiT-Ti is below a quarter of ln 4 after 5 steps, a fresh ViT-Ti of 4 blocks after 8; models of 50,000 parameters
@@ -9,13 +8,13 @@ need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise 
 import copy
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
+from vitrail.doctor.objective import made_up_classes, objective
 from vitrail.doctor.patient import Patient
 from vitrail.models import MaskedAutoencoder
 
@@ -41,7 +40,7 @@ def learning(patient: Patient) -> Iterator[Finding]:
             "parameter.requires_grad_(True), if it is to be trained",
         )
         return
-    if patient.faulty and not math.isfinite(patient.objective(patient.batch.x[:PICTURES])(patient.model).item()):
+    if patient.faulty and not math.isfinite(objective(patient, patient.batch.x[:PICTURES])(patient.model).item()):
         yield skipped("learning", "the loss is no number: mend what was found above first")
         return
     x = _distinct(patient.batch.x[: 4 * PICTURES])[:PICTURES]
@@ -140,22 +139,22 @@ def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
     the outcome is clear. A run from scratch is tried from its own start."""
     run = patient.run
     start = None if run is None or run.record.model["pretrained"] else run.start
-    model = (patient.twin() if start is None else copy.deepcopy(start)).to(x.device)
+    model = copy.deepcopy(patient.model if start is None else start).to(x.device)
     frozen = {name for name, parameter in patient.model.named_parameters() if not parameter.requires_grad}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in frozen)
     model.eval()  # nothing here behaves differently in training but what is random
-    objective = patient.objective(x)
+    measure = objective(patient, x)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     clip = 1.0 if run is None else run.record.recipe.get("clip") or math.inf
     optimizer = torch.optim.AdamW(learning, lr=lr, weight_decay=0.0, fused=True)
-    floor = ENOUGH * _guessing(patient.made_up_classes)
+    floor = ENOUGH * guessing(made_up_classes(patient))
     losses: list[float] = []
     with torch.enable_grad():
         for step in range(_effort(patient, x)[1]):
             for group in optimizer.param_groups:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP)
-            loss = objective(model)
+            loss = measure(model)
             losses.append(loss.item())
             if _paints(patient):
                 floor = 0.9 * PAINTED * losses[0]
@@ -168,12 +167,13 @@ def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
     return losses
 
 
-def _guessing(classes: int) -> float:
+def guessing(classes: int) -> float:
+    """The loss of saying all classes alike."""
     return math.log(max(2, classes))
 
 
 def _blown(patient: Patient, losses: list[float]) -> bool:
-    limit = BLOWN * max(losses[0], _guessing(patient.classes or patient.made_up_classes)) + 1
+    limit = BLOWN * max(losses[0], guessing(patient.classes or made_up_classes(patient))) + 1
     return not all(map(math.isfinite, losses)) or max(losses) > limit
 
 
@@ -184,7 +184,7 @@ def _paints(patient: Patient) -> bool:
 def _learnt(patient: Patient, losses: list[float]) -> bool:
     if _paints(patient):
         return min(losses) < PAINTED * losses[0]
-    return min(losses) < LEARNT * _guessing(patient.made_up_classes)
+    return min(losses) < LEARNT * guessing(made_up_classes(patient))
 
 
 def _distinct(x: Tensor) -> Tensor:
@@ -194,54 +194,3 @@ def _distinct(x: Tensor) -> Tensor:
         if not any(torch.equal(picture, other) for other in kept):
             kept.append(picture)
     return torch.stack(kept)
-
-
-# -- what the run has written ------------------------------------------------------------------------------------------
-
-
-def history(patient: Patient) -> Iterator[Finding]:
-    """metrics.jsonl: a loss that rose, ceased to be a number, or never left the one of guessing."""
-    run = patient.run
-    if run is None:
-        return
-    losses = [float(row["train_loss"]) for row in run.rows if row.get("epoch") and row.get("train_loss") is not None]
-    rate = run.lr or 0.0
-    if not losses and run.kept:
-        yield ok("history", "no epochs: the run solved for its head alone")
-        return
-    if not losses:
-        yield fault(
-            "history",
-            "no_epoch",
-            f"no epoch was completed, at learning rate {rate:g}",
-            "a loss that ceased to be a number in the first epoch, or a run that was stopped",
-            "see what learning, above, says of that rate; train again",
-            lr=rate,
-        )
-        return
-    first, last, least = losses[0], losses[-1], min(losses)
-    seen = {"first": first, "last": last, "least": least, "epochs": len(losses)}
-    words = f"train loss {first:.3g} to {last:.3g} over {plural(len(losses), 'epoch')}"
-    steepest = max((b - a for a, b in pairwise(losses)), default=0.0)
-    guessing = _guessing(patient.classes)
-    rose = last > max(1.2 * first, BLOWN * guessing) or first > 3 * guessing + 1 or steepest > max(1.0, guessing)
-    if rose or not all(map(math.isfinite, losses)):
-        yield fault(
-            "history",
-            "lr_explodes",
-            f"{words}, at most {max(losses):.3g}; guessing has {guessing:.2f}",
-            f"a learning rate of {rate:g} that is too high",
-            f"train again with --lr {min(RATES[0], rate / 10):g}",
-            **seen,
-        )
-    elif len(losses) >= 5 and least > 0.98 * first and first > 0.9 * guessing:
-        yield warn(
-            "history",
-            "no_progress",
-            f"{words}: hardly below guessing ({guessing:.2f})",
-            "a learning rate that is too low, or labels that can't be told from the pictures",
-            "see the labels and the learning above",
-            **seen,
-        )
-    else:
-        yield ok("history", words, **seen)

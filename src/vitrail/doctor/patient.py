@@ -3,7 +3,6 @@
 import copy
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
@@ -11,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.doctor.claims import explain_failure, file_findings
 from vitrail.doctor.findings import Finding, fault, ok
-from vitrail.doctor.pictures import Batch, Labels, gather
+from vitrail.doctor.pictures import Batch, gather
+from vitrail.doctor.traces import GAIN, STILL, all_blocks, as_initialised, change_of, gain_distance
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing
-from vitrail.models import MaskedAutoencoder, Preprocessing, build
+from vitrail.models import Preprocessing, build
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor, load
-from vitrail.tasks.classify import Classify
 from vitrail.train.record import Record, read_record
 from vitrail.train.state import seed_step
 from vitrail.weights import model_from, read_checkpoint
@@ -30,7 +28,6 @@ from vitrail.weights.checkpoint import settings_from_dict, settings_of, unwrappe
 from vitrail.weights.onnx import OnnxModel
 
 Subject = str | PathLike[str] | Predictor | nn.Module
-PROBED = 4  # classes of the made-up task
 
 
 @dataclass
@@ -73,7 +70,6 @@ class Patient:
     run: RunFolder | None = None
     lr: float | None = None  # to be tried
     charts: dict[str, Any] = field(default_factory=dict)  # what checks leave for the drawings
-    untrained: bool = False  # all of it as initialised; set by the check of the weights
     normed: bool = True  # is its last norm part of what it says? A pyramid takes the maps before it
     faulty: bool = False  # something was found already; what the model says is then no evidence against its labels
 
@@ -93,6 +89,32 @@ class Patient:
     @property
     def classes(self) -> int:
         return len(self.predictor.labels)
+
+    @cached_property
+    def stack(self) -> list[nn.Module]:
+        return all_blocks(self.model)
+
+    @cached_property
+    def untrained(self) -> bool:
+        """All of it is as initialised."""
+        return all(map(as_initialised, self.stack))
+
+    @cached_property
+    def long_trained(self) -> bool:
+        """For longer than a few epochs: what is close to its start was then left out."""
+        return sum(map(gain_distance, self.stack)) > GAIN * len(self.stack)
+
+    @cached_property
+    def changes(self) -> list[float] | None:
+        """How far each block has moved since the start of its run; None where that is not known."""
+        if self.run is None or not self.run.kept or self.run.start is None:
+            return None
+        return [change_of(a, b) for a, b in zip(all_blocks(self.run.start), self.stack, strict=True)]
+
+    @property
+    def still(self) -> list[int]:
+        """The blocks that have not moved in its run, as far as that is known."""
+        return [number for number, value in enumerate(self.changes or ()) if value < STILL]
 
     @cached_property
     def answers(self) -> tuple[Tensor | None, Tensor]:
@@ -115,51 +137,6 @@ class Patient:
         finally:
             hook.remove()
         return torch.cat(logits).float().cpu(), torch.cat(heard).float().cpu()
-
-    def objective(self, x: Tensor, truthful: bool = False) -> Callable[[nn.Module], Tensor]:
-        """A loss to differentiate, of a model such as this one: over the data's own labels if `truthful` and there are
-        any, else over made-up ones, which a model that can learn at all learns by heart.
-
-        A masked autoencoder has its own loss; a model without classes gets a fixed random classifier.
-        """
-        if isinstance(self.model, MaskedAutoencoder):
-            chance = torch.Generator().manual_seed(0)
-            grid = self.body.token_grid(*x.shape[2:])
-            noise = torch.rand(len(x), grid[0] * grid[1], generator=chance).to(x.device)
-            return lambda model: model(x, noise=noise).loss
-        if not self.classes:
-            chance = torch.Generator().manual_seed(0)
-            width = self.answers_to(x[:1])[1].shape[1]
-            matrix = torch.randn(PROBED, width, generator=chance).to(x.device) / width**0.5
-            labels = made_up_labels(len(x), PROBED).to(x.device)
-
-            def probed(model: Any) -> Tensor:
-                return F.cross_entropy(model.features(x, layers=())["pooled"].float() @ matrix.T, labels)
-
-            return probed
-        truthful = truthful and self.batch.targets is not None
-        several = self.classes == 1 or (truthful and (self.batch.multi_label or self.predictor.multi_label))
-        places: Labels = [(int(label),) for label in made_up_labels(len(x), self.made_up_classes)]
-        if self.classes == 1:  # one answer, yes or no
-            places = [(0,) if number % 2 else () for number in range(len(x))]
-        if truthful and self.batch.targets is not None:
-            places = self.batch.targets[: len(x)]
-        task = Classify(self.predictor.labels, several)
-        targets = task.targets(places, x.device)
-        return lambda model: task.loss(model(x), targets).mean()
-
-    @property
-    def made_up_classes(self) -> int:
-        return min(self.classes or PROBED, PROBED)
-
-    def twin(self) -> nn.Module:
-        """A copy to experiment on."""
-        return copy.deepcopy(self.model)
-
-
-def made_up_labels(count: int, classes: int) -> Tensor:
-    """In an order that no data set is in."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(0)) % classes
 
 
 def admit(

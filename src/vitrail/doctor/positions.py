@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vitrail.doctor.findings import Finding, blocks, fault, ok, warn
 from vitrail.doctor.patient import Patient
-from vitrail.doctor.structure import GAIN, as_drawn, by, gain_distance
+from vitrail.doctor.structure import by
+from vitrail.doctor.traces import as_drawn
 from vitrail.explain import position_similarity
 from vitrail.models import SwinTransformer
 
@@ -73,9 +74,8 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
     patient.charts["positions"] = alike
     near, far = neighbour_similarity(alike), alike.mean().item()
     seen |= {"neighbours": near, "all": far}
-    gains = [gain_distance(block) for block in body.blocks]
-    long_trained = sum(gains) / len(gains) > GAIN
-    if kind == "learned" and long_trained and abs(near - far) < 0.05 and count > 16 and as_drawn(body.position.table):
+    as_made = kind == "learned" and abs(near - far) < 0.05 and count > 16 and as_drawn(body.position.table)
+    if as_made and patient.long_trained:
         yield warn(
             "positions",
             "positions_random",

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, blocks, fault, ok, warn
+from vitrail.doctor.objective import objective
 from vitrail.doctor.patient import Patient
-from vitrail.doctor.structure import all_blocks
 from vitrail.weights.rules import group_names
 
 PICTURES = 16
@@ -28,10 +28,10 @@ IDLE = 1e-5  # of what a block is given, added to it; healthy: 0.26
 
 def signals(patient: Patient) -> Iterator[Finding]:
     x = patient.batch.x[:PICTURES]
-    model, stack = patient.model, all_blocks(patient.model)
+    model, stack = patient.model, patient.stack
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with _sizes(stack) as sizes, torch.enable_grad():
-        loss = patient.objective(x, truthful=True)(model)
+        loss = objective(patient, x, truthful=True)(model)
         found = torch.autograd.grad(loss, [*learning.values()], allow_unused=True) if loss.requires_grad else ()
     gradients = dict(zip(learning, found, strict=bool(found)))
     yield from activations(patient, sizes)

@@ -1,25 +1,17 @@
-"""What the model is made of: patches and tokens at this size, which parts were ever trained, and which may learn.
-
-Measured on healthy models: the norm gains of DeiT-Ti are 0.26 to 0.71 away from 1, those of a small ViT after 30 epochs
-of digits 0.02 to 0.03.
-"""
+"""What the model is made of: patches and tokens at this size, which parts were ever trained, and which may learn."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, blocks, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
-from vitrail.models import MaskedAutoencoder, SwinSettings
+from vitrail.doctor.traces import as_drawn, as_initialised, gain_distance, is_zero
+from vitrail.models import SwinSettings
 from vitrail.models.layers import PatchEmbed, ceil_div
-
-INITIAL = 0.02  # deviation of everything that is drawn at random at the start
-GAIN = 0.05  # mean distance of the norm gains from 1 that only long training leads to; a sixth of DeiT-Ti's
-STILL = 1e-7  # relative change of a block that has not moved; a single step of AdamW at 1e-6 moves one by 1e-5
-
 
 # -- patches -----------------------------------------------------------------------------------------------------------
 
@@ -99,17 +91,14 @@ def weights(patient: Patient) -> Iterator[Finding]:
             "go back to an earlier checkpoint; train with a lower --lr",
             tensors=len(broken),
         )
-    stack = all_blocks(model)
-    fresh = [number for number, block in enumerate(stack) if as_initialised(block)]
-    patient.untrained = len(fresh) == len(stack)
-    frozen = still_blocks(patient)
-    if frozen is not None and len(frozen) < len(stack):
-        fresh = [number for number in fresh if number not in frozen]  # the next check's
+    stack, still = patient.stack, patient.still
     if patient.untrained:
-        yield ok("weights", f"untrained: all {len(stack)} blocks are as initialised", fresh=len(fresh))
+        yield ok("weights", f"untrained: all {len(stack)} blocks are as initialised", fresh=len(stack))
         return
-    long_trained = sum(map(gain_distance, stack)) > GAIN * len(stack)
-    parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, long_trained, patient.normed)]
+    fresh = [number for number, block in enumerate(stack) if as_initialised(block)]
+    if len(still) < len(stack):
+        fresh = [number for number in fresh if number not in still]  # the next check's
+    parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, patient.long_trained, patient.normed)]
     if parts:
         yield fault(
             "weights",
@@ -119,7 +108,7 @@ def weights(patient: Patient) -> Iterator[Finding]:
             "load with vitrail.load_weights, which refuses what does not fit, and read its notes",
             fresh=len(fresh),
         )
-    empty = [name for name in ("class_token", "distillation_token", "registers") if _is_zero(getattr(body, name, None))]
+    empty = [name for name in ("class_token", "distillation_token", "registers") if is_zero(getattr(body, name, None))]
     if empty:
         yield fault(
             "weights",
@@ -147,34 +136,11 @@ def weights(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def all_blocks(model: nn.Module) -> list[nn.Module]:
-    if isinstance(model, MaskedAutoencoder):
-        return [*model.encoder.blocks, *model.decoder_blocks]
-    stack: Any = model.blocks
-    return [*stack]
-
-
-def _norms(module: nn.Module) -> list[nn.LayerNorm]:
-    return [m for m in module.modules() if isinstance(m, nn.LayerNorm)]
-
-
-def as_initialised(block: nn.Module) -> bool:
-    """One step of training moves the gains and biases of every norm: no trained block has them all at 1 (Swin v2: 0)
-    and 0 to the bit."""
-    norms = _norms(block)
-    level = all(norm.weight.unique().numel() == 1 and norm.weight[0].item() in (0.0, 1.0) for norm in norms)
-    return level and all(_is_zero(norm.bias) for norm in norms)
-
-
-def gain_distance(block: nn.Module) -> float:
-    return torch.cat([(norm.weight.detach().abs() - 1).abs().float() for norm in _norms(block)]).mean().item()
-
-
 def _fresh_parts(body: Any, long_trained: bool, normed: bool) -> list[str]:
     """Of a model that has seen a few steps only, what is still close to its start is no surprise."""
     parts = []
     patch: PatchEmbed = body.patch
-    if (long_trained or patch.bias is None or _is_zero(patch.bias)) and as_drawn(patch.weight):
+    if (long_trained or patch.bias is None or is_zero(patch.bias)) and as_drawn(patch.weight):
         parts.append("the patch embedding")
     last = body.norm if getattr(body, "norm", None) is not None else getattr(body, "norm_pool", None)
     if normed and last is not None and as_initialised(last):
@@ -184,23 +150,7 @@ def _fresh_parts(body: Any, long_trained: bool, normed: bool) -> list[str]:
 
 def _as_drawn_head(body: Any) -> bool:
     output = body.head.output
-    return output is not None and (output.bias is None or _is_zero(output.bias)) and as_drawn(output.weight)
-
-
-def as_drawn(weight: Tensor) -> bool:
-    """Statistically what initialisation draws: normal, of deviation 0.02, within four standard errors of so many
-    numbers. A trained matrix misses both (DeiT-Ti's patch embedding: deviation 0.033, kurtosis 6.6)."""
-    values = weight.detach().float().flatten()
-    deviation, count = values.std().item(), values.numel()
-    kurtosis = ((values / max(deviation, 1e-12)) ** 4).mean().item()
-    return (
-        abs(deviation / INITIAL - 1) < 0.02 + 4 / (2 * count) ** 0.5
-        and abs(kurtosis - 3) < 0.1 + 4 * (24 / count) ** 0.5
-    )
-
-
-def _is_zero(tensor: Tensor | None) -> bool:
-    return tensor is not None and not tensor.detach().any().item()
+    return output is not None and (output.bias is None or is_zero(output.bias)) and as_drawn(output.weight)
 
 
 # -- what moved --------------------------------------------------------------------------------------------------------
@@ -208,7 +158,7 @@ def _is_zero(tensor: Tensor | None) -> bool:
 
 def moved(patient: Patient) -> Iterator[Finding]:
     """Blocks that training may not change, or has not changed: by their flag and, of a run, against its start."""
-    stack = all_blocks(patient.model)
+    stack = patient.stack
     frozen = [i for i, block in enumerate(stack) if not any(p.requires_grad for p in block.parameters())]
     if frozen and len(frozen) < len(stack):
         deliberate = frozen == [*range(len(frozen))] and not any(
@@ -231,9 +181,8 @@ def moved(patient: Patient) -> Iterator[Finding]:
         total = sum(p.numel() for p in patient.model.parameters())
         yield ok("frozen", f"{can:,} of {total:,} parameters may learn", learning=can)
         return
-    change = changes(patient)
-    still = still_blocks(patient)
-    if change is None or still is None:
+    change, still = patient.changes, patient.still
+    if change is None:
         yield skipped(
             "frozen", f"what the run started from ({patient.run.record.recipe.get('weights')}) is not at hand"
         )
@@ -253,25 +202,3 @@ def moved(patient: Patient) -> Iterator[Finding]:
         yield ok(
             "frozen", f"all blocks moved in training, by {min(change):.1%} to {max(change):.1%}", least=min(change)
         )
-
-
-def changes(patient: Patient) -> list[float] | None:
-    """How far each block has moved since the start of its run, relative to its size; None where that is not known."""
-    if patient.run is None or not patient.run.kept:
-        return None
-    if (start := patient.run.start) is None:
-        return None
-    return [_change(a, b) for a, b in zip(all_blocks(start), all_blocks(patient.model), strict=True)]
-
-
-def still_blocks(patient: Patient) -> list[int] | None:
-    moved_by = changes(patient)
-    return None if moved_by is None else [number for number, value in enumerate(moved_by) if value < STILL]
-
-
-def _change(before: nn.Module, after: nn.Module) -> float:
-    known = dict(before.named_parameters())  # by name: a run may have added parts, such as adapters
-    pairs = [(known[name], p) for name, p in after.named_parameters() if name in known and known[name].shape == p.shape]
-    apart = sum((a.detach().cpu() - b.detach().cpu()).float().square().sum().item() for a, b in pairs)
-    size = sum(a.detach().float().square().sum().item() for a, _ in pairs)
-    return (apart / max(size, 1e-12)) ** 0.5
