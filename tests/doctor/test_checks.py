@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -232,12 +233,18 @@ def test_too_little_memory_is_no_fault_of_the_model(error):
 
 
 def test_models_of_other_tasks_are_refused_by_name():
-    with pytest.raises(VitrailError, match=r"Segmenter shows .* doctor, explain and studio look into ViT, Swin and MAE"):
+    with pytest.raises(
+        VitrailError, match=r"Segmenter shows .* doctor, explain and studio look into ViT, Swin and MAE"
+    ):
         examine(Segmenter(make(), 3, "linear"))
 
 
 def test_the_verdict_and_the_lines_are_said_in_one_way():
-    found = Diagnosis("a", "2 pictures", [ok("file", "all in place"), fault("labels", "x", "none", "shuffled", "sort")])
+    findings = [
+        replace(ok("all in place"), check="file"),
+        replace(fault("x", "none", "shuffled", "sort"), check="labels"),
+    ]
+    found = Diagnosis("a", "2 pictures", findings)
     assert found.verdict == "1 fault. Examined with 2 pictures."
     assert (
         str(found) == "ok      file           all in place.\nfault   labels         none. Likely: shuffled. Fix: sort."

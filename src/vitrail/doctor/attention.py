@@ -57,7 +57,6 @@ def attention(patient: Patient) -> Iterator[Finding]:
     if not sums < ROWS:
         healthy = False
         yield fault(
-            "attention",
             "rows",
             f"rows of attention {to} only within {sums:.1g}",
             "scores that are no numbers, or overflow in half precision",
@@ -70,15 +69,15 @@ def attention(patient: Patient) -> Iterator[Finding]:
         what = (
             f"{plural(len(names), 'head')} of {count} (layer.head {some(names)}) {one if len(names) == 1 else several}"
         )
-        yield make("attention", code, what, cause, fix, heads=len(names))
+        yield make(code, what, cause, fix, heads=len(names))
     if healthy and patient.untrained:
         words = f"{count} heads, rows {to} within {sums:.0e}; untrained, so nearly uniform"
-        yield ok("attention", words, rows=sums)
+        yield ok(words, rows=sums)
     elif healthy:
         known = relative[~relative.isnan()]
         low, high = known.min().item(), known.max().item()
         words = f"{count} heads, rows {to} within {sums:.0e}, entropy {low:.2f} to {high:.2f} of log N, none dead"
-        yield ok("attention", words, rows=sums, least=low, most=high)
+        yield ok(words, rows=sums, least=low, most=high)
 
 
 def _prompted(body: Any) -> bool:

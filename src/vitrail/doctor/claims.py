@@ -23,7 +23,6 @@ from vitrail.weights.infer import differences, infer
 from vitrail.weights.load import without_memory
 from vitrail.weights.rules import State, group_names
 
-CHECK = "file"
 TELLING = ("patch_size", "class_token", "distillation_token", "registers", "depth")  # and depths
 HEADER_SAYS = "its header"
 TOKENS = {"class_token": "class token", "distillation_token": "distillation token", "registers": "register tokens"}
@@ -46,20 +45,18 @@ def file_findings(source: str, architecture: str | None, predictor: Predictor, s
     try:
         raw = read_source(source)
     except VitrailError:  # a catalog name, whose file lies elsewhere
-        return [ok(CHECK, f"{predictor.name or 'the model'}, loaded")]
+        return [ok(f"{predictor.name or 'the model'}, loaded")]
     state, family = _read(raw)
     found = [] if family is None else compare(state, family, _claims(raw, family, architecture))
     found = found or _almost(raw, state, family)
     for sentence in said:
         if "fits no model of the catalog" in sentence and found:
             continue
-        found.append(
-            warn(CHECK, "assumed", sentence, "the file does not say what it is", "name it with --architecture")
-        )
+        found.append(warn("assumed", sentence, "the file does not say what it is", "name it with --architecture"))
     if not found:
         count, parameters = len(state), sum(tensor.numel() for tensor in state.values())
         found.append(
-            ok(CHECK, f"{predictor.name or 'a model of its own'}, {count} tensors, all in place", parameters=parameters)
+            ok(f"{predictor.name or 'a model of its own'}, {count} tensors, all in place", parameters=parameters)
         )
     return found
 
@@ -141,7 +138,6 @@ def _patches(state: State, claims: list[Claim]) -> Finding | None:
     for claim in claims:
         if (wanted := claim.facts["patch_size"]) != has:
             return claim.finding(
-                CHECK,
                 "patch_size",
                 f"the patch embedding in the file is {has[0]}×{has[1]}, {claim.who} says {wanted[0]}×{wanted[1]}",
                 "a wrong patch size for these weights",
@@ -163,7 +159,6 @@ def _tokens(state: State, claims: list[Claim]) -> Finding | None:
                 there = f"has {has}" if has else "has none"
                 value = has if token == "registers" else True
                 return claim.finding(
-                    CHECK,
                     "token_left_out",
                     f"{claim.who} says {wanted} {TOKENS[token]}, the file {there}",
                     cause,
@@ -194,7 +189,6 @@ def _rows(state: State, claims: list[Claim], cause: str) -> Finding | None:
     left = min((rows - count - tokens for count in counts), key=abs)
     if abs(left) <= 2:
         return fault(
-            CHECK,
             "token_left_out",
             f"the table of positions has {rows} rows, the patches and tokens in the file are {rows - left}",
             cause,
@@ -206,7 +200,6 @@ def _rows(state: State, claims: list[Claim], cause: str) -> Finding | None:
         return None
     h, w = claimed.settings.grid  # type: ignore[union-attr]
     return fault(
-        CHECK,
         "position_rows",
         f"the table of positions has {rows} rows, {claimed.who} means {h * w + tokens} ({h}×{w} patches)",
         "the table was made for another image or patch size",
@@ -245,7 +238,6 @@ def _half(missing: list[str], total: int, who: str, finding: Callable[..., Findi
     numbers = sorted({int(m[1]) for name in missing if (m := re.search(r"blocks\.(\d+)\.", name))})
     where = f" ({blocks(numbers)})" if numbers else ""
     return finding(
-        CHECK,
         "half_loaded",
         f"{len(missing)} of {total} tensors that {who} asks for are missing{where}: {group_names(missing, most=3)}",
         "a checkpoint that was cut off, or written for a part of the model only",
@@ -282,7 +274,7 @@ def _almost(raw: RawFile, state: State, family: str | None) -> list[Finding]:
         cause, code = "a wrong patch size", "patch_size"
     else:
         cause, code = "a token was left out when the weights were written", "token_left_out"
-    return [make(CHECK, code, f"the file is {name} but for its {apart_in}", cause, fix)]
+    return [make(code, f"the file is {name} but for its {apart_in}", cause, fix)]
 
 
 def _words(names: Iterable[str]) -> set[str]:

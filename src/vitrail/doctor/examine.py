@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,26 +106,26 @@ def diagnose(
     """
     found: list[Finding] = []
 
-    def add(findings: list[Finding]) -> None:
+    def add(name: str, findings: list[Finding]) -> None:
         for finding in findings:
-            found.append(finding)
+            found.append(replace(finding, check=finding.check or name))
             if show is not None:
-                show(finding)
+                show(found[-1])
 
     whose = subject.model if isinstance(subject, Predictor) else subject
     with at_rest(whose) if isinstance(whose, nn.Module) else nullcontext(), torch.inference_mode(False):
         patient, first = admit(subject, data, image_size, images, architecture, device, lr)
-        add(first)
+        add("file", first)
         if patient is None:
-            add([skipped("the rest", "there is no model to examine until the file is mended")])
+            add("the rest", [skipped("there is no model to examine until the file is mended")])
             return Diagnosis(str(subject), "", found)
         for name, check in CHECKS.items():
             patient.faulty = any(finding.severity == FAULT for finding in found)
-            add(_guarded(name, check, patient))
+            add(name, _guarded(check, patient))
     return Diagnosis(patient.name, patient.batch.about, found, patient.charts)
 
 
-def _guarded(name: str, check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
+def _guarded(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
     """A model with one fault often fails in other places, which is no news; too little memory is no fault of it."""
     findings: list[Finding] = []
     try:
@@ -136,7 +136,6 @@ def _guarded(name: str, check: Callable[[Patient], Iterator[Finding]], patient: 
         if _out_of_memory(error):
             findings.append(
                 warn(
-                    name,
                     "out_of_memory",
                     f"out of memory ({reason})",
                     f"{plural(len(patient.batch.x), 'picture')} of {'×'.join(map(str, patient.batch.x.shape[2:]))} are"
@@ -145,11 +144,10 @@ def _guarded(name: str, check: Callable[[Patient], Iterator[Finding]], patient: 
                 )
             )
         elif patient.faulty:
-            findings.append(skipped(name, f"it can't be examined before the faults above are mended ({reason})"))
+            findings.append(skipped(f"it can't be examined before the faults above are mended ({reason})"))
         else:
             findings.append(
                 fault(
-                    name,
                     "failed",
                     f"the model fails with {reason}",
                     "parts that do not fit together",

@@ -10,13 +10,13 @@ OK, SKIPPED, WARN, FAULT = "ok", "skipped", "warn", "fault"
 
 @dataclass(frozen=True)
 class Finding:
-    check: str  # which check it is of: "positions"
     severity: str  # ok | skipped | warn | fault
     seen: str  # what was seen, with the number
     cause: str = ""  # what is likely behind it
     fix: str = ""  # what to do
     code: str = ""  # a name for programs, where something is wrong: "positions_zero"
     figures: Mapping[str, float] = field(default_factory=dict)
+    check: str = ""  # which check it is of, "positions", as `diagnose` names it
 
     @property
     def line(self) -> str:
@@ -31,23 +31,23 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no word for what is no number."""
         figures = {name: value if math.isfinite(value) else None for name, value in self.figures.items()}
-        return asdict(self) | {"figures": figures}
+        return {"check": self.check} | asdict(self) | {"figures": figures}
 
 
-def ok(check: str, seen: str, **figures: float) -> Finding:
-    return Finding(check, OK, seen, figures=figures)
+def ok(seen: str, **figures: float) -> Finding:
+    return Finding(OK, seen, figures=figures)
 
 
-def skipped(check: str, seen: str) -> Finding:
-    return Finding(check, SKIPPED, seen)
+def skipped(seen: str) -> Finding:
+    return Finding(SKIPPED, seen)
 
 
-def warn(check: str, code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
-    return Finding(check, WARN, seen, cause, fix, code, figures)
+def warn(code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
+    return Finding(WARN, seen, cause, fix, code, figures)
 
 
-def fault(check: str, code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
-    return Finding(check, FAULT, seen, cause, fix, code, figures)
+def fault(code: str, seen: str, cause: str, fix: str, **figures: float) -> Finding:
+    return Finding(FAULT, seen, cause, fix, code, figures)
 
 
 def numbers(places: list[int]) -> str:

@@ -18,11 +18,10 @@ def history(patient: Patient) -> Iterator[Finding]:
     losses = [float(row["train_loss"]) for row in run.rows if row.get("epoch") and row.get("train_loss") is not None]
     rate = run.lr or 0.0
     if not losses and run.kept:
-        yield ok("history", "no epochs: the run solved for its head alone")
+        yield ok("no epochs: the run solved for its head alone")
         return
     if not losses:
         yield fault(
-            "history",
             "no_epoch",
             f"no epoch was completed, at learning rate {rate:g}",
             "a loss that ceased to be a number in the first epoch, or a run that was stopped",
@@ -38,7 +37,6 @@ def history(patient: Patient) -> Iterator[Finding]:
     rose = last > max(1.2 * first, BLOWN * chance) or first > 3 * chance + 1 or steepest > max(1.0, chance)
     if rose or not all(map(math.isfinite, losses)):
         yield fault(
-            "history",
             "lr_explodes",
             f"{words}, at most {max(losses):.3g}; guessing has {chance:.2f}",
             f"a learning rate of {rate:g} that is too high",
@@ -47,7 +45,6 @@ def history(patient: Patient) -> Iterator[Finding]:
         )
     elif len(losses) >= 5 and least > 0.98 * first and first > 0.9 * chance:
         yield warn(
-            "history",
             "no_progress",
             f"{words}: hardly below guessing ({chance:.2f})",
             "a learning rate that is too low, or labels that can't be told from the pictures",
@@ -55,4 +52,4 @@ def history(patient: Patient) -> Iterator[Finding]:
             **seen,
         )
     else:
-        yield ok("history", words, **seen)
+        yield ok(words, **seen)

@@ -45,7 +45,6 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
     seen: dict[str, float] = {"mean": mean, "deviation": deviation, "least": low, "most": high}
     if not (math.isfinite(low) and math.isfinite(high)):
         yield fault(
-            "preprocessing",
             "not_finite",
             "the pictures hold values that are no numbers",
             "a deviation of 0 in the normalisation, or damaged data",
@@ -55,7 +54,6 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
         return
     if not patient.batch.real:
         yield ok(
-            "preprocessing",
             f"mean {_numbers(pre.mean)}, deviation {_numbers(pre.std)}, as stated; made-up pictures can't tell more",
         )
         return
@@ -63,7 +61,7 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
     stated = _stated(patient)
     if patient.untrained or not patient.classes:
         finding = _by_range(scale, low, high, stated, seen)
-        yield finding or ok("preprocessing", f"{scale}, {_numbers(pre.mean)} and {_numbers(pre.std)} as stated", **seen)
+        yield finding or ok(f"{scale}, {_numbers(pre.mean)} and {_numbers(pre.std)} as stated", **seen)
         return
     labelled = patient.batch.targets is not None and not patient.batch.multi_label
     enough = len(x) >= FEW
@@ -87,7 +85,6 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
         make = fault if labelled else warn
         seen |= {"t": t, "gain": gain}
         yield make(
-            "preprocessing",
             best.code,
             f"{scale}; {best.what} the model does better ({how}, t = {t:.1f})",
             best.cause,
@@ -99,7 +96,7 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
     if finding is None and stated is not None and not (labelled and enough):
         finding = _by_name(pre, stated, patient.predictor.name or "", seen)
     words = f"{scale}; no other order or scale suits the model better"
-    yield finding or ok("preprocessing", words + (f" (t = {seen['t']:.1f})" if "t" in seen else ""), **seen)
+    yield finding or ok(words + (f" (t = {seen['t']:.1f})" if "t" in seen else ""), **seen)
 
 
 def _others(patient: Patient, low: float, high: float, stated: Preprocessing | None) -> Iterator[Other]:
@@ -163,7 +160,6 @@ def _by_range(
     wants = stated is not None and any(stated.mean)
     if low >= 0 and (high > 20 or (high <= 1.001 and wants)):
         return fault(
-            "preprocessing",
             "normalisation",
             f"{scale}, from {low:.2g} to {high:.3g}",
             "pictures that were never normalised",
@@ -174,7 +170,6 @@ def _by_range(
         )
     if abs(seen["mean"]) > 3 or seen["deviation"] > 5:  # normalised photographs: 0.1 and 1.3 at most
         return warn(
-            "preprocessing",
             "normalisation",
             f"{scale}, far from 0 and 1",
             "pictures that were normalised twice, or not at all",
@@ -188,7 +183,6 @@ def _by_name(pre: Preprocessing, stated: Preprocessing, name: str, seen: dict[st
     if (pre.mean, pre.std) == (stated.mean, stated.std):
         return None
     return warn(
-        "preprocessing",
         "normalisation",
         f"mean {_numbers(pre.mean)}, deviation {_numbers(pre.std)}; {name} was trained with "
         f"{_numbers(stated.mean)} and {_numbers(stated.std)}",

@@ -25,17 +25,17 @@ FEW = 16
 def labels(patient: Patient) -> Iterator[Finding]:
     batch = patient.batch
     if batch.groups is None:
-        yield skipped("labels", "there are none; name labelled DATA")
+        yield skipped("there are none; name labelled DATA")
         return
     if patient.untrained:
-        yield skipped("labels", "the features of an untrained model can't tell")
+        yield skipped("the features of an untrained model can't tell")
         return
     if len(batch.x) < FEW:
-        yield skipped("labels", f"{len(batch.x)} pictures are too few; at least {FEW} are needed")
+        yield skipped(f"{len(batch.x)} pictures are too few; at least {FEW} are needed")
         return
     logits, features = patient.answers
     if not features.isfinite().all():
-        yield skipped("labels", "the features are no numbers")
+        yield skipped("the features are no numbers")
         return
     share, chance, z = neighbour_agreement(features, _targets(batch.groups))
     accuracy, above = _own_answers(patient, logits)
@@ -44,7 +44,6 @@ def labels(patient: Patient) -> Iterator[Finding]:
     own = "" if accuracy is None else f"; the model's own answers: {accuracy:.0%} right"
     if z > CLEAR and accuracy is not None and not above and _sure(logits):
         yield fault(
-            "labels",
             "class_order",
             near + own,
             "the classes of the data are not in the order, or not those, of the model",
@@ -52,15 +51,14 @@ def labels(patient: Patient) -> Iterator[Finding]:
             **seen,
         )
     elif z > CLEAR or above:
-        yield ok("labels", (near if math.isfinite(z) else "no two pictures share a label") + own, **seen)
+        yield ok((near if math.isfinite(z) else "no two pictures share a label") + own, **seen)
     elif not math.isfinite(z) and accuracy is None:
-        yield skipped("labels", "no two pictures share a label; name DATA with several of each class")
+        yield skipped("no two pictures share a label; name DATA with several of each class")
     elif patient.faulty:
-        yield skipped("labels", f"features of a faulty model can't tell: mend what was found above first. {near}")
+        yield skipped(f"features of a faulty model can't tell: mend what was found above first. {near}")
     else:
         make: Any = fault if logits is None or _sure(logits) else warn
         yield make(
-            "labels",
             "shuffled_labels",
             (near if math.isfinite(z) else "no two pictures share a label") + own,
             "labels that were shuffled against their pictures, as by sorting one list and not the other"

@@ -33,7 +33,6 @@ def learning(patient: Patient) -> Iterator[Finding]:
     """A copy of the model is trained for a few steps; the model itself stays as it is."""
     if not any(parameter.requires_grad for parameter in patient.model.parameters()):
         yield warn(
-            "learning",
             "frozen",
             "nothing may learn: requires_grad is off everywhere",
             "the model is frozen as a whole",
@@ -41,7 +40,7 @@ def learning(patient: Patient) -> Iterator[Finding]:
         )
         return
     if patient.faulty and not math.isfinite(objective(patient, patient.batch.x[:PICTURES])(patient.model).item()):
-        yield skipped("learning", "the loss is no number: mend what was found above first")
+        yield skipped("the loss is no number: mend what was found above first")
         return
     x = _distinct(patient.batch.x[: 4 * PICTURES])[:PICTURES]
     asked = patient.lr
@@ -51,7 +50,6 @@ def learning(patient: Patient) -> Iterator[Finding]:
         if _blown(patient, losses):
             peak = max(loss if math.isfinite(loss) else math.inf for loss in losses)
             yield fault(
-                "learning",
                 "lr_explodes",
                 f"the loss of {len(x)} pictures goes from {losses[0]:.3g} up to {peak:.3g} in {len(losses)} steps at "
                 f"learning rate {asked:g}",
@@ -75,13 +73,11 @@ def learning(patient: Patient) -> Iterator[Finding]:
     may, total = _learning_share(patient.model)
     if not _learnt(patient, losses) and may < FEW * total:
         yield skipped(
-            "learning",
             f"the {may:,} of {total:,} parameters that may learn did not learn {plural(len(x), 'picture')} by heart "
             f"(loss {losses[0]:.3g} to {min(losses):.3g} in {len(losses)} steps), and need not",
         )
     elif not _learnt(patient, losses):
         yield fault(
-            "learning",
             "cannot_overfit",
             f"{plural(len(x), 'picture')} can't be learned by heart: loss {losses[0]:.3g}, at best {min(losses):.3g} "
             f"in {len(losses)} steps at {_list(rates)}",
@@ -92,7 +88,6 @@ def learning(patient: Patient) -> Iterator[Finding]:
         )
     elif asked is not None and asked > rate:
         yield warn(
-            "learning",
             "lr_high",
             f"at learning rate {asked:g} {len(x)} pictures are not learned by heart in {steps} steps, at "
             f"{rate:g} in {len(losses)}",
@@ -109,7 +104,6 @@ def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Fi
     what = f"{len(x)} pictures with made-up labels are learned by heart: loss"
     what = f"the loss of {len(x)} pictures falls from" if _paints(patient) else what
     return ok(
-        "learning",
         f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {plural(len(losses), 'step')} at learning rate {rate:g}",
         lr=rate,
         first=losses[0],

@@ -177,7 +177,7 @@ def admit(
             raise VitrailError(f"{source} is an ONNX file, which shows no layers: name the run it was exported from.")
         found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
         if predictor.backbone is not predictor:  # of a segmenter or a detector, whose labels are no picture's
-            found.append(ok("file", f"the backbone of a model made to {predictor.task} is examined, without its data"))
+            found.append(ok(f"the backbone of a model made to {predictor.task} is examined, without its data"))
             normed = getattr(predictor.model.settings, "head", "") == "linear"
             predictor, run = predictor.backbone, None
         seeing(predictor.model)
@@ -230,7 +230,6 @@ def _start(run: RunFolder, image_size: int | None, device: str | None) -> tuple[
     done = len([row for row in run.rows if row.get("epoch")])
     return predictor, [
         fault(
-            "file",
             "no_model",
             f"the run {run.folder} has kept no model ({done} epochs done); what it started from is examined instead",
             "it was stopped, or its loss ceased to be a number, before the first epoch was over",

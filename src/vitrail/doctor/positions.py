@@ -29,7 +29,7 @@ def positions(patient: Patient) -> Iterator[Finding]:
         return
     kind, x = body.settings.position, patient.batch.x
     if kind == "none":
-        yield ok("positions", "none, as the settings say: this model can't tell places apart")
+        yield ok("none, as the settings say: this model can't tell places apart")
     elif kind == "conditional":
         yield _strength(body.position.conv.weight, "the convolution of the conditional positions")
     elif kind == "relative":
@@ -52,7 +52,6 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
     seen: dict[str, float] = {"size": size, "spread": spread, "patches": picture}
     if size < TINY * max(picture, 1e-12):
         yield fault(
-            "positions",
             "positions_zero",
             f"all {count} position vectors are zero (size {size:.1g}, patches {picture:.2g})",
             "the table was not loaded, or was set to zero",
@@ -62,7 +61,6 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
         return
     if count > 1 and spread < EQUAL * size:
         yield fault(
-            "positions",
             "positions_equal",
             f"all {count} position vectors are equal (spread {spread:.1g} of {size:.2g})",
             "the table was filled with one value, or resized from a single row",
@@ -77,7 +75,6 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
     as_made = kind == "learned" and abs(near - far) < 0.05 and count > 16 and as_drawn(body.position.table)
     if as_made and patient.long_trained:
         yield warn(
-            "positions",
             "positions_random",
             f"the table is as drawn at random: neighbours {near:.2f} alike, deviation 0.02",
             "it was left out when the weights were loaded",
@@ -85,9 +82,7 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
             **seen,
         )
         return
-    yield ok(
-        "positions", f"{kind}, {by(grid)}: size {size:.2g}, neighbours {near:.2f} alike, all pairs {far:.2f}", **seen
-    )
+    yield ok(f"{kind}, {by(grid)}: size {size:.2g}, neighbours {near:.2f} alike, all pairs {far:.2f}", **seen)
 
 
 def neighbour_similarity(alike: Tensor) -> float:
@@ -110,7 +105,6 @@ def _strength(tensor: Tensor, what: str) -> Finding:
     spread = tensor.float().std().item() if tensor.numel() > 1 else size
     if size == 0 or spread < EQUAL * size:
         return fault(
-            "positions",
             "positions_zero",
             f"{what} is all {'zero' if size == 0 else 'equal'} (size {size:.1g})",
             "it was not loaded, or was set to zero",
@@ -118,7 +112,7 @@ def _strength(tensor: Tensor, what: str) -> Finding:
             size=size,
             spread=spread,
         )
-    return ok("positions", f"{what}: size {size:.2g}, spread {spread:.2g}", size=size, spread=spread)
+    return ok(f"{what}: size {size:.2g}, spread {spread:.2g}", size=size, spread=spread)
 
 
 def _window_biases(body: SwinTransformer) -> Iterator[Finding]:
@@ -127,7 +121,6 @@ def _window_biases(body: SwinTransformer) -> Iterator[Finding]:
     none = [number for number, spread in enumerate(spreads) if spread < 1e-7]  # fresh: 0.02, or a little less
     if none:
         yield fault(
-            "positions",
             "positions_zero",
             f"the relative positions of {blocks(none)} are all equal (spread {min(spreads):.1g})",
             "their tables were not loaded, or were set to zero",
@@ -136,7 +129,6 @@ def _window_biases(body: SwinTransformer) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            "positions",
             f"a bias for every offset, in all {len(spreads)} blocks: spread {min(spreads):.2g} to {max(spreads):.2g}",
             least=min(spreads),
             most=max(spreads),

@@ -8,6 +8,7 @@ what they are given.
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ def signals(patient: Patient) -> Iterator[Finding]:
         found = torch.autograd.grad(loss, [*learning.values()], allow_unused=True) if loss.requires_grad else ()
     gradients = dict(zip(learning, found, strict=bool(found)))
     yield from activations(patient, sizes)
-    yield from _gradients(patient, stack, gradients, loss.item())
+    for finding in _gradients(patient, stack, gradients, loss.item()):
+        yield replace(finding, check="gradients")
 
 
 # -- activations -------------------------------------------------------------------------------------------------------
@@ -70,7 +72,6 @@ def activations(patient: Patient, sizes: list[tuple[float, float]]) -> Iterator[
     broken = [place for place, (size, _) in enumerate(sizes) if not math.isfinite(size)]
     if broken:
         yield fault(
-            "activations",
             "not_finite",
             f"no numbers from block {broken[0]} on",
             "weights or pictures that are no numbers, or overflow",
@@ -83,7 +84,6 @@ def activations(patient: Patient, sizes: list[tuple[float, float]]) -> Iterator[
     idle = [place for place, (_, added) in enumerate(sizes) if added < IDLE]
     if idle and not patient.untrained:
         yield fault(
-            "activations",
             "idle_block",
             f"{blocks(idle)} of {len(sizes)} {'adds' if len(idle) == 1 else 'add'} nothing to the tokens",
             "output projections that are zero: not loaded, pruned, or scaled away",
@@ -93,7 +93,6 @@ def activations(patient: Patient, sizes: list[tuple[float, float]]) -> Iterator[
     if high > min(HUGE, GROWTH * max(low, 1e-30)):
         grows = high > HUGE or known.index(high) > known.index(low)
         yield fault(
-            "activations",
             "exploding" if grows else "vanishing",
             f"their size goes from {known[0]:.1g} to {known[-1]:.1g} over the blocks (factor "
             f"{high / max(low, 1e-30):.0g})",
@@ -103,9 +102,7 @@ def activations(patient: Patient, sizes: list[tuple[float, float]]) -> Iterator[
             most=high,
         )
     elif not (idle and not patient.untrained):
-        yield ok(
-            "activations", f"size {low:.2g} to {high:.2g} over {plural(len(sizes), 'block')}", least=low, most=high
-        )
+        yield ok(f"size {low:.2g} to {high:.2g} over {plural(len(sizes), 'block')}", least=low, most=high)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -123,7 +120,6 @@ def _gradients(
     if not math.isfinite(loss) or not all(map(math.isfinite, sizes)):
         place = next((i for i, size in enumerate(sizes) if not math.isfinite(size)), 0)
         yield fault(
-            "gradients",
             "not_finite",
             f"the loss is {loss:.3g}, and the gradient of block {place} no number",
             "weights or pictures that are no numbers, or overflow",
@@ -145,7 +141,6 @@ def _gradients(
         make: Any = fault if idle else warn
         where = f", all of {blocks(idle)}" if idle else ""
         yield make(
-            "gradients",
             "dead_parameters",
             f"{plural(len(silent), 'tensor')} without any gradient{where}: {group_names(silent, most=3)}",
             "parts that the output does not depend on, or whose output is multiplied by zero",
@@ -155,11 +150,10 @@ def _gradients(
         return
     known = [size for size in sizes if size > 0]
     if not known:
-        yield ok("gradients", "none: nothing in the blocks may learn")
+        yield ok("none: nothing in the blocks may learn")
     elif max(known) > STEEP * min(known):
         first = known[0] < known[-1]
         yield fault(
-            "gradients",
             "vanishing" if first else "exploding",
             f"their size goes from {known[-1]:.1g} in the last block to {known[0]:.1g} in the first (factor "
             f"{max(known) / min(known):.0g})",
@@ -170,7 +164,6 @@ def _gradients(
         )
     else:
         yield ok(
-            "gradients",
             f"loss {loss:.3g}, size {min(known):.2g} to {max(known):.2g} over {plural(len(sizes), 'block')}, none dead",
             loss=loss,
             least=min(known),

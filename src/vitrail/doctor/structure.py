@@ -24,7 +24,6 @@ def patches(patient: Patient) -> Iterator[Finding]:
     cut = tuple(body.patch.patch_size)
     if not (kernel == cut == tuple(settings.patch_size)):
         yield fault(
-            "patches",
             "patch_size",
             f"patches are cut {by(cut)}, the embedding's weights are {by(kernel)}, the settings say "
             f"{by(settings.patch_size)}",
@@ -42,7 +41,6 @@ def patches(patient: Patient) -> Iterator[Finding]:
     expected = grid[0] * grid[1] + front
     if tokens != expected:
         yield fault(
-            "patches",
             "token_left_out",
             f"{tokens} tokens enter the first block, {by(grid)} patches and {front} in front make {expected}",
             "a token was left out, or added, on the way",
@@ -58,7 +56,6 @@ def patches(patient: Patient) -> Iterator[Finding]:
     factor = max(max(a / b, b / a) for a, b in zip(grid, trained, strict=True))
     if factor > 2:  # within, published models lose a few points at most
         yield warn(
-            "patches",
             "far_size",
             f"{words}; the model was made for {by(trained)}",
             f"an image size {factor:.1f} times away from that of training",
@@ -67,7 +64,7 @@ def patches(patient: Patient) -> Iterator[Finding]:
             factor=factor,
         )
         return
-    yield ok("patches", words + ("; the last ones are padded" if rest else ""), tokens=tokens)
+    yield ok(words + ("; the last ones are padded" if rest else ""), tokens=tokens)
 
 
 def by(size: Any) -> str:
@@ -84,7 +81,6 @@ def weights(patient: Patient) -> Iterator[Finding]:
     broken = [name for name, tensor in model.state_dict().items() if not tensor.float().isfinite().all()]
     if broken:
         yield fault(
-            "weights",
             "not_finite",
             f"{plural(len(broken), 'tensor')} with values that are no numbers, the first {broken[0]}",
             "training diverged, or the file is damaged",
@@ -93,7 +89,7 @@ def weights(patient: Patient) -> Iterator[Finding]:
         )
     stack, still = patient.stack, patient.still
     if patient.untrained:
-        yield ok("weights", f"untrained: all {len(stack)} blocks are as initialised", fresh=len(stack))
+        yield ok(f"untrained: all {len(stack)} blocks are as initialised", fresh=len(stack))
         return
     fresh = [number for number, block in enumerate(stack) if as_initialised(block)]
     if len(still) < len(stack):
@@ -101,7 +97,6 @@ def weights(patient: Patient) -> Iterator[Finding]:
     parts = [*([blocks(fresh)] if fresh else []), *_fresh_parts(body, patient.long_trained, patient.normed)]
     if parts:
         yield fault(
-            "weights",
             "half_loaded",
             f"as initialised, in a model that is otherwise trained: {', '.join(parts)}",
             "weights that were loaded half, for instance with strict=False, or a part that was frozen from the start",
@@ -111,7 +106,6 @@ def weights(patient: Patient) -> Iterator[Finding]:
     empty = [name for name in ("class_token", "distillation_token", "registers") if is_zero(getattr(body, name, None))]
     if empty:
         yield fault(
-            "weights",
             "token_left_out",
             f"all zero: {', '.join(empty)}",
             "the token was left out when the weights were written or loaded",
@@ -120,7 +114,6 @@ def weights(patient: Patient) -> Iterator[Finding]:
     new_head = _as_drawn_head(body) and not parts
     if new_head:
         yield warn(
-            "weights",
             "head_new",
             "the head is as initialised, the rest is trained",
             "it has not been fine-tuned yet",
@@ -129,7 +122,6 @@ def weights(patient: Patient) -> Iterator[Finding]:
     if not (broken or parts or empty or new_head):
         gains = [gain_distance(block) for block in stack]
         yield ok(
-            "weights",
             f"{plural(len(stack), 'block')}, all trained: norm gains {min(gains):.2f} to {max(gains):.2f} from 1",
             least=min(gains),
             most=max(gains),
@@ -167,7 +159,6 @@ def moved(patient: Patient) -> Iterator[Finding]:
         make: Any = warn if deliberate else fault
         yield make(
             "frozen",
-            "frozen",
             f"{blocks(frozen)} of {len(stack)} can't learn: requires_grad is off",
             "the patch embedding and the first blocks are frozen on purpose"
             if deliberate
@@ -179,16 +170,13 @@ def moved(patient: Patient) -> Iterator[Finding]:
     if patient.run is None or not patient.run.kept:
         can = sum(p.numel() for p in patient.model.parameters() if p.requires_grad)
         total = sum(p.numel() for p in patient.model.parameters())
-        yield ok("frozen", f"{can:,} of {total:,} parameters may learn", learning=can)
+        yield ok(f"{can:,} of {total:,} parameters may learn", learning=can)
         return
     change, still = patient.changes, patient.still
     if change is None:
-        yield skipped(
-            "frozen", f"what the run started from ({patient.run.record.recipe.get('weights')}) is not at hand"
-        )
+        yield skipped(f"what the run started from ({patient.run.record.recipe.get('weights')}) is not at hand")
     elif still and len(still) < len(stack):
         yield fault(
-            "frozen",
             "frozen",
             f"{blocks(still)} of {len(stack)} did not move in training, others by up to {max(change):.1%}",
             "frozen, or left out of the optimizer",
@@ -197,8 +185,6 @@ def moved(patient: Patient) -> Iterator[Finding]:
         )
     elif still:
         tune = patient.run.record.recipe.get("tune")
-        yield ok("frozen", f"no block moved: the run tuned the head alone (tune {tune}), or kept its linear classifier")
+        yield ok(f"no block moved: the run tuned the head alone (tune {tune}), or kept its linear classifier")
     else:
-        yield ok(
-            "frozen", f"all blocks moved in training, by {min(change):.1%} to {max(change):.1%}", least=min(change)
-        )
+        yield ok(f"all blocks moved in training, by {min(change):.1%} to {max(change):.1%}", least=min(change))
