@@ -47,5 +47,6 @@ class Recorded:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # the graph has memory of its own
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self.result = self.update(self.pixels, self.targets)
