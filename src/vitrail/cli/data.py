@@ -49,7 +49,8 @@ def inspect(
     _check_writable(out)  # better known now than after an hour of pictures
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
-        source = {"classify": open_source, "segment": open_masks, "detect": open_boxes}[task](data)
+        opens: dict[str, Any] = {"classify": open_source, "segment": open_masks, "detect": open_boxes}
+        source = opens[task](data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
         show(found, image_size)

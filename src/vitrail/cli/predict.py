@@ -63,7 +63,7 @@ def predict(
     # Opened first: that a table can't be written is better known now than after an hour of pictures.
     with writing(csv) as csv_file, writing(json) as json_file:
         predictor = load(needed(model), architecture, image_size, device, fit)
-        given = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
+        given: dict[str, Any] = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
         given |= {"out": out, "window": window, "threshold": threshold}
         _refuse_foreign(predictor.task, given)
         if predictor.task != "classify":

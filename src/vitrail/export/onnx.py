@@ -19,7 +19,7 @@ from torch.export import Dim
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
-from vitrail.models.detect import Detector
+from vitrail.models.dense import DetectorSettings
 from vitrail.models.segment import Segmenter
 from vitrail.weights.checkpoint import HEADER, settings_of
 
@@ -35,7 +35,7 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str)
     except ImportError:
         raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
-    if isinstance(model, Detector):
+    if isinstance(settings_of(model), DetectorSettings):  # torchvision's detection is slow to import
         raise VitrailError(
             "A detector can't be written as an ONNX graph: how many boxes it finds, and proposes on the way, depends on"
             " the picture. Use the run itself: vitrail.load(run).detect(picture), or `vitrail predict`."

@@ -66,7 +66,8 @@ def varied(source: Source, seed: int) -> list[Sample]:
     """All samples in the order of a draw, those first that show a class not seen before."""
     every = sorted((s for samples in source.splits.values() for s in samples), key=lambda s: drawn(seed, s.name))
     seen: set[int] = set()
-    first, rest = [], []
+    first: list[Sample] = []
+    rest: list[Sample] = []
     for sample in every:
         (first if set(sample.labels) - seen else rest).append(sample)
         seen |= set(sample.labels)

@@ -1,0 +1,392 @@
+"""`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.data import fit_image, several, to_image
+from vitrail.data.views import CROPS, Picture, decoded
+from vitrail.errors import VitrailError, nearest
+from vitrail.models import MaskedAutoencoder, Preprocessing
+from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.weights import save_weights
+from vitrail.weights.adapter_file import Adapters
+from vitrail.weights.onnx import OnnxModel
+from vitrail.weights.published import imagenet_labels
+
+if TYPE_CHECKING:
+    from vitrail.explain import Explanation
+    from vitrail.tasks.detected import Detections
+    from vitrail.tasks.segmented import Segmentation
+
+USE = {"classify": "predict", "segment": "segment", "detect": "detect"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    label: str
+    index: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one image: its numbers, or the reason why there are none."""
+
+    image: Any  # as it was given
+    values: Tensor | None  # [classes] or [D]
+    error: VitrailError | None = None
+
+
+class Predictor:
+    """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many.
+
+    Many may be an iterator over more than memory holds: they are decoded in threads, a few batches ahead of the model.
+    `flip` also shows the mirror image, and `crops` (5 or 9) windows at the corners (and edges); the answer is then the
+    mean of the probabilities, or of the features. Of the probabilities and not of the logits, because the mean of
+    distributions is one, in a model of several labels too, and because no view outweighs the others by being sure.
+
+    An image that can't be read is an error, unless `on_error="skip"`: then a warning names it, and in its place stands
+    an empty list, or a row of NaN.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocessing: Preprocessing,
+        labels: list[str] | None = None,
+        name: str | None = None,
+        device: str | torch.device | None = None,
+        about: dict[str, Any] | None = None,
+    ):
+        try:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            self.model = model.to(self.device).eval()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
+        self.preprocessing, self.name = preprocessing, name
+        self.about = dict(about or {})  # what the run that made it said of itself: task, recipe, metrics, …
+        classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
+        if labels is not None and len(labels) != classes:
+            raise VitrailError(f"{len(labels)} labels were given for a model of {classes} classes.")
+        self.labels = labels or (imagenet_labels() if classes == 1000 else [f"class {i}" for i in range(classes)])
+        self._adapters: Adapters | None = None
+        self._backbone: Predictor | None = None
+
+    def __repr__(self) -> str:
+        classes, size = len(self.labels), "×".join(map(str, self.preprocessing.size))
+        return f"Predictor({self.name or type(self.model).__name__}, {classes} classes, {size}, on {self.device})"
+
+    @property
+    def multi_label(self) -> bool:
+        """May an image have several classes, or none? Then each class has a probability of its own."""
+        return bool(self.about.get("multi_label"))
+
+    @property
+    def thresholds(self) -> list[float]:
+        """From which probability on a class counts as present, in a model of several labels; a half if nobody chose."""
+        stored = self.about.get("thresholds") or [0.5] * len(self.labels)
+        if len(stored) != len(self.labels):
+            raise VitrailError(f"The model has {len(self.labels)} classes but {len(stored)} thresholds in its header.")
+        return list(stored)
+
+    def predict(
+        self,
+        images: Any,
+        top: int | None = None,
+        batch_size: int = 32,
+        flip: bool = False,
+        crops: int = 1,
+        on_error: str = "raise",
+    ) -> list[list[Prediction]]:
+        """For each image its `top` classes, the likeliest first: 5 of them or, in a model of several labels, those that
+        reach their threshold."""
+        _check_top(top)
+        found = self._collect("probabilities", images, batch_size, flip, crops, on_error)
+        return [[] if one.values is None else self.ranked(one.values, top) for one in found]
+
+    def ranked(self, probabilities: Tensor, top: int | None = None) -> list[Prediction]:
+        """The likeliest classes of one image, from its row of `probabilities`. Of a model that tells live faces from
+        attacks, the first is its answer at the threshold that the development set chose."""
+        _check_top(top)
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        if self.about.get("task") == "spoof":
+            attacked = 1 - probabilities[0].item() >= self.about.get("threshold", 0.5)
+            first = next(i for i in order if i) if attacked else 0
+            order = [first, *(i for i in order if i != first)]
+        if top is None and self.multi_label:
+            thresholds = self.thresholds
+            order = [i for i in order if probabilities[i].item() >= thresholds[i]]
+        else:
+            order = order[: top or 5]
+        return [Prediction(self.labels[i], i, probabilities[i].item()) for i in order]
+
+    def probabilities(
+        self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
+    ) -> Tensor:
+        """The probability of each class for each image: [n, classes]."""
+        return _rows(self._collect("probabilities", images, batch_size, flip, crops, on_error))
+
+    def embed(
+        self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
+    ) -> Tensor:
+        """The pooled features that the head would see, one row per image: [n, D]."""
+        return _rows(self._collect("features", images, batch_size, flip, crops, on_error))
+
+    def explain(
+        self,
+        image: Any,
+        target: int | str | None = None,
+        methods: Sequence[str] | None = None,
+        layer: int | None = None,
+        faithfulness: bool = True,
+    ) -> "Explanation":
+        """What the model sees in one picture, and why it says what it says: maps, attention, and curves that tell which
+        map to believe. A notebook draws it; `.figure()` gives the figure, `.save(folder)` writes PNGs and a page.
+
+        `target` is the class to explain, by label or index, the likeliest by default. `methods` are names of
+        `vitrail.explain.METHODS`. Without `faithfulness` the curves, the longest part, are left out. Of a segmenter or
+        a detector, it is the backbone that is looked into; of a model that tells live faces from attacks, the target is
+        the likeliest attack, also on a live face: what speaks for one.
+        """
+        from vitrail.explain.explanation import STEPS, explain_picture
+
+        if self.backbone is not self:
+            return self.backbone.explain(image, target, methods, layer, faithfulness)
+        pre = self.preprocessing
+        picture = np.array(fit_image(to_image(image), pre))  # a copy: Pillow's own memory is read-only
+        picture = picture.reshape(*picture.shape[:2], -1)
+        x = self.normalised(torch.from_numpy(picture)[None])
+        index = None if target is None else self.class_index(target)
+        if index is None and self.about.get("task") == "spoof":
+            with torch.inference_mode():
+                index = 1 + int(self.model(x)[0, 1:].argmax())
+        return explain_picture(
+            self.model,
+            picture,
+            x,
+            self.labels,
+            index,
+            methods,
+            layer,
+            Path(image).name if isinstance(image, str | PathLike) else "picture",
+            self.multi_label,
+            STEPS if faithfulness else 0,
+            pre.mean,
+            pre.std,
+        )
+
+    def segment(self, image: Any, window: int | None = None, overlap: float = 0.25) -> "Segmentation":
+        """The class of every pixel of one picture, of a model that was trained to segment: `.mask`, `.shares`,
+        `.overlay()`, `.save(folder)`.
+
+        The picture is brought to the model's size and the answer back to its own. With a `window`, such as 512, it is
+        looked at in its own size instead, through windows of that side that overlap by at least this share.
+        """
+        from vitrail.tasks.segment_pictures import palette
+        from vitrail.tasks.segmented import Segmentation, pixel_classes
+
+        self._refuse_others("segment")
+        picture = to_image(image)
+        with self._precision():
+            mask = pixel_classes(self.model, picture, self.preprocessing, self.device, window, overlap)
+        colours = palette(len(self.labels), self.about.get("colours"))
+        return Segmentation(picture, mask, self.labels, colours)
+
+    def detect(self, image: Any, threshold: float | None = None) -> "Detections":
+        """What a model that was trained to detect finds on one picture, the surest first: each with `.label`,
+        `.probability` and `.box` (x0, y0, x1, y1 in the picture's pixels); `.drawing()` shows them.
+
+        `threshold` is the probability from which on; by default the one that suited the run's validation images best.
+        """
+        from vitrail.tasks.detect import find
+        from vitrail.tasks.detected import Detections
+
+        self._refuse_others("detect")
+        picture = fit_image(to_image(image), replace(self.preprocessing, fit="native"))
+        pixels = np.array(picture).reshape(picture.height, picture.width, -1)
+        (found,) = find(self.model, [torch.from_numpy(pixels).permute(2, 0, 1)], self.preprocessing, self._dtype)
+        least = self.about.get("threshold", 0.5) if threshold is None else threshold
+        return Detections(picture, found.above(least), self.labels)
+
+    @property
+    def task(self) -> str:
+        """What it was made to: classify, segment or detect."""
+        kinds = {SegmenterSettings: "segment", DetectorSettings: "detect"}
+        return kinds.get(type(self.model.settings), "classify")
+
+    @property
+    def backbone(self) -> "Predictor":
+        """Of a segmenter or a detector its backbone as a predictor of features; of any other model itself."""
+        if self.task == "classify":
+            return self
+        if isinstance(self.model, OnnxModel):
+            raise VitrailError(f"The backbone of {self.model.path} can't be had: load the run itself.")
+        model: Any = self.model.backbone
+        pre = self.preprocessing
+        if pre.fit == "native":  # of a size that a transformer can attend over
+            pre = replace(pre, size=model.settings.image_size, fit="stretch")
+        self._backbone = self._backbone or Predictor(model, pre, None, self.name, self.device)
+        return self._backbone
+
+    def _refuse_others(self, task: str) -> None:
+        if self.task != task:
+            raise VitrailError(f"{self.name or 'This model'} was made to {self.task}: use `{USE[self.task]}`.")
+
+    def class_index(self, target: int | str) -> int:
+        """The index of a class, from its label or from the index itself."""
+        found = [i for i, label in enumerate(self.labels) if str(target) == label]
+        found = found or [i for i, label in enumerate(self.labels) if str(target).lower() == label.lower()]
+        if isinstance(target, int) or (not found and re.fullmatch(r"\d+", str(target))):
+            if not 0 <= int(target) < len(self.labels):
+                raise VitrailError(f"There is no class {target}: the model has {len(self.labels)}, counted from 0.")
+            return int(target)
+        if not found:
+            raise VitrailError(f"The model has no class {target!r}.{nearest(str(target), self.labels)}")
+        if len(found) > 1:
+            raise VitrailError(f"{target!r} is the name of classes {' and '.join(map(str, found))}: give the index.")
+        return found[0]
+
+    def _collect(self, what: str, images: Any, batch_size: int, flip: bool, crops: int, on_error: str) -> list[Outcome]:
+        if on_error not in ("raise", "skip"):
+            raise VitrailError(f'on_error={on_error!r} is not known: use "raise" or "skip".')
+        outcomes = []
+        for one in self.stream(images, what, batch_size, flip, crops):
+            if one.error and on_error == "raise":
+                raise one.error
+            if one.error:
+                warnings.warn(f"skipped: {one.error}", stacklevel=3)
+            outcomes.append(replace(one, image=None))  # a list of results does not keep the pictures in memory
+        return outcomes
+
+    @torch.inference_mode()
+    def stream(
+        self,
+        images: Any,
+        what: str = "probabilities",
+        batch_size: int = 32,
+        flip: bool = False,
+        crops: int = 1,
+    ) -> Iterator[Outcome]:
+        """One outcome per image, in order and as they come: its `probabilities` or its `features`, or its error."""
+        if batch_size < 1:
+            raise VitrailError(f"batch_size must be at least 1, got {batch_size}.")
+        if crops not in CROPS:
+            raise VitrailError(f"crops={crops} is not known: use 1 (the centre), 5 (and corners) or 9 (and edges).")
+        if what == "features" and self.backbone is not self:
+            yield from self.backbone.stream(images, what, batch_size, flip, crops)
+            return
+        function, empty = self._function(what), True
+        for batch in decoded(several(images), self.preprocessing, batch_size, crops):
+            empty = False
+            yield from self._outcomes(batch, function, flip)
+        if empty:
+            raise VitrailError("No images were given: pass at least one.")
+
+    def _function(self, what: str) -> Callable[[Tensor], Tensor]:
+        model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
+        if what == "features":
+            return lambda x: model.features(x, layers=())["pooled"]
+        if what != "probabilities":
+            raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities" or "features".')
+        self._refuse_others("classify")
+        if not self.labels:
+            raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
+        if self.multi_label:
+            return lambda x: model(x).float().sigmoid()
+        return lambda x: model(x).float().softmax(dim=-1)
+
+    def _outcomes(self, batch: list[Picture], function: Callable[[Tensor], Tensor], flip: bool) -> list[Outcome]:
+        outcomes = [Outcome(picture.source, None, picture.error) for picture in batch]
+        groups: dict[tuple[int, ...], list[int]] = {}  # by size, for pictures that are taken as they are
+        for number, picture in enumerate(batch):
+            if picture.views is not None:
+                groups.setdefault(picture.views.shape, []).append(number)
+        for numbers in groups.values():
+            try:
+                rows = self._mean(np.stack([batch[i].views for i in numbers]), function, flip)  # type: ignore[misc]
+            except VitrailError as error:  # of this size, such as an image smaller than a patch
+                rows = [error] * len(numbers)  # type: ignore[assignment]
+            for i, row in zip(numbers, rows, strict=True):
+                failed = isinstance(row, VitrailError)
+                outcomes[i] = Outcome(batch[i].source, None if failed else row, row if failed else None)
+        return outcomes
+
+    def _mean(self, pixels: np.ndarray, function: Callable[[Tensor], Tensor], flip: bool) -> Tensor:
+        """Over the views, and their mirror images: [n, V, H, W, C] -> [n, …]. One view at a time, so that a batch of
+        images stays a batch."""
+        results = []
+        with self._precision():
+            for view in torch.from_numpy(pixels).unbind(1):
+                x = self.normalised(view)
+                results += [function(y).float() for y in ([x, x.flip(-1)] if flip else [x])]
+        return torch.stack(results).mean(dim=0).cpu() if len(results) > 1 else results[0].cpu()
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """uint8 [n, H, W, C] -> [n, C, H, W] on the device, as `to_tensor` does it for one image."""
+        like = next(self.model.parameters(), None)
+        x = pixels.to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)
+        mean, std = (
+            torch.tensor(values, device=self.device).view(-1, 1, 1)
+            for values in (self.preprocessing.mean, self.preprocessing.std)
+        )
+        x = x.sub_(mean).div_(std)
+        return x if like is None else x.to(like.dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
+        gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if gpu else torch.float32
+
+    def _precision(self) -> AbstractContextManager:
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
+
+    def adapt(self, name: str, path: str | PathLike[str]) -> None:
+        """Adds an adapter.safetensors that was made on this model, to be switched to by `use(name)`."""
+        if self._adapters is None:
+            self._adapters = Adapters(self.model)
+            self._own = self.labels, self.preprocessing, self.about
+        self._adapters.add(name, path)
+
+    def use(self, name: str | None) -> "Predictor":
+        """Switches to an adapter by its name, with its classes and preprocessing; None is the model by itself again."""
+        if self._adapters is None:
+            raise VitrailError(f"There is no adapter {name!r} yet: add one with adapt(name, path).")
+        self._adapters.use(name)
+        if name is None:
+            self.labels, self.preprocessing, self.about = self._own
+        else:
+            header = self._adapters.files[name].header
+            count = header.settings.num_classes
+            self.labels = header.labels or [f"class {i}" for i in range(count)]
+            self.preprocessing, self.about = header.preprocessing, dict(header.about)
+        return self
+
+    def save(self, path: str | PathLike[str], half: bool = False) -> Path:
+        """One file that holds all of this object; `vitrail.load` reads it back. `half`: in half of the bytes, fp16."""
+        labels, pre = self.labels or None, self.preprocessing
+        return save_weights(self.model, Path(path), "vitrail", labels, pre, self.name, self.about, half)
+
+
+def _check_top(top: int | None) -> None:
+    if top is not None and top < 1:
+        raise VitrailError(f"top must be at least 1, got {top}.")
+
+
+def _rows(outcomes: list[Outcome]) -> Tensor:
+    found = [one.values for one in outcomes if one.values is not None]
+    if not found:
+        raise VitrailError(f"None of the {len(outcomes)} images can be read, for instance: {outcomes[0].error}")
+    missing = torch.full_like(found[0], float("nan"))
+    return torch.stack([missing if one.values is None else one.values for one in outcomes])
