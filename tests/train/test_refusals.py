@@ -68,7 +68,7 @@ def nothing(folder: Path) -> None:
         (
             nothing,
             "data",
-            "There is no data: expected class folders, a .csv or .parquet table, .tar shards, or the name",
+            "There is no data: expected class folders, a .csv or .parquet table, .tar shards, an .npz, or the name",
         ),
     ],
 )
