@@ -1,0 +1,60 @@
+"""The kernel for few tokens: on a GPU as compiled, elsewhere by Triton's interpreter, against plain products."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton comes with PyTorch for NVIDIA GPUs, and is not installed here")
+
+GPU = torch.cuda.is_available()
+SHAPES = [(2, 3, 64, 16), (1, 2, 65, 16), (2, 2, 17, 24), (1, 1, 128, 64)]  # B H N d
+
+# In a process of its own: whether kernels are compiled or interpreted is settled when Triton is imported.
+PROGRAM = """
+import json, sys, torch
+from vitrail.models.short import short_attention
+
+device, errors = sys.argv[1], []
+for b, h, n, d in json.loads(sys.argv[2]):
+    torch.manual_seed(n)
+    packed = torch.randn(b, n, 3, h, d, dtype=torch.float16, device=device)
+    q, k, v = (each.detach().requires_grad_() for each in packed.permute(2, 0, 3, 1, 4).unbind(0))
+    out = short_attention(q, k, v, d**-0.5)
+    above = torch.randn_like(out)
+    out.backward(above)
+    true = [each.detach().double().requires_grad_() for each in (q, k, v)]
+    wanted = ((true[0] @ true[1].mT) * d**-0.5).softmax(-1) @ true[2]
+    wanted.backward(above.double())
+    pairs = [(out, wanted), *((a.grad, c.grad) for a, c in zip((q, k, v), true))]
+    errors.append([(a.double() - c).abs().max().item() / c.abs().max().item() for a, c in pairs])
+    assert out.transpose(1, 2).is_contiguous()
+print(json.dumps(errors))
+"""
+
+
+def test_attention_over_few_tokens_and_its_gradients_are_those_of_plain_products():
+    device = "cuda" if GPU else "cpu"
+    environment = os.environ | ({} if GPU else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, device, json.dumps(SHAPES)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for shape, errors in zip(SHAPES, json.loads(done.stdout), strict=True):
+        assert max(errors) < 2e-3, (shape, errors)  # half precision has 2⁻¹¹ = 5e-4
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_a_model_gives_the_same_with_either_kernel(monkeypatch):
+    from vitrail.models import attention, create_model
+
+    torch.manual_seed(0)
+    model = create_model("vit_mini4", num_classes=10).cuda().eval()
+    x = torch.randn(8, 3, 32, 32, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        short = model(x)
+        monkeypatch.setattr(attention, "suits", lambda q, v: False)
+        assert (model(x) - short).abs().max() < 0.02 * short.abs().max()

@@ -1,0 +1,44 @@
+"""A step as one CUDA graph trains the same weights as the steps by themselves."""
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.train.support import rows, small_options
+from vitrail.train import loop
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "noise.npz"
+    np.savez(path, images=rng.integers(0, 256, (600, 16, 16, 3), dtype=np.uint8), labels=rng.integers(0, 4, 600))
+    return path
+
+
+def test_recorded_steps_give_the_losses_of_plain_ones_and_resume(pictures, tmp_path, monkeypatch):
+    options = small_options(model="vit_nano4", epochs=4, batch_size=64, ema=0.9, drop_path=0.1, augment="medium")
+    options |= {"compile": "on", "device": "cuda", "weights": "none"}
+    whole = vitrail.train(pictures, **options, out=tmp_path / "recorded")
+    step, done = loop.Trainer._step, []
+
+    def stopping(trainer, *args):
+        done.append(trainer)
+        assert trainer.recorded is not None
+        trainer.leave.asked = len(done) == 13
+        return step(trainer, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Trainer, "_step", stopping)
+        with pytest.raises(loop.Stopped):
+            vitrail.train(pictures, **options, out=tmp_path / "stopped")
+    vitrail.train(out=tmp_path / "stopped", resume=True)
+    monkeypatch.setattr(loop, "Recorded", lambda update: None)
+    plain = vitrail.train(pictures, **options, out=tmp_path / "plain")
+    losses = {run: [row["train_loss"] for row in rows(run)] for run in (whole.folder, plain.folder)}
+    assert losses[whole.folder] == pytest.approx(losses[plain.folder], abs=1e-4)
+    stopped = [row["train_loss"] for row in rows(tmp_path / "stopped")]
+    assert stopped == pytest.approx(losses[whole.folder], abs=1e-4)
