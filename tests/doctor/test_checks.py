@@ -233,7 +233,7 @@ def test_too_little_memory_is_no_fault_of_the_model(error):
 
 
 def test_models_of_other_tasks_are_refused_by_name():
-    with pytest.raises(VitrailError, match="Segmenter shows .* studio look into ViT, Swin and MAE"):
+    with pytest.raises(VitrailError, match=r"Segmenter shows .* studio look into ViT, Swin and MAE"):
         examine(Segmenter(make(), 3, "linear"))
 
 

@@ -239,7 +239,7 @@ def test_refusals_say_what_to_do():
         explain.attention(model, x, layer=7)
     with pytest.raises(vitrail.VitrailError, match="Linear shows no layers to look into"):
         explain.attention(torch.nn.Linear(2, 2), x)
-    with pytest.raises(vitrail.VitrailError, match="Segmenter shows .* look into ViT, Swin and MAE"):
+    with pytest.raises(vitrail.VitrailError, match=r"Segmenter shows .* look into ViT, Swin and MAE"):
         explain.attention(Segmenter(lively(), 3, "linear"), x)
     with pytest.raises(vitrail.VitrailError, match="tv:resnet18 is a convolutional network, without patches"):
         explain.attention(vitrail.create_model("tv:resnet18", num_classes=2), x)
