@@ -14,7 +14,7 @@ export class Said {
 
   // As a stage takes it: pixels, clear where nothing is said, and boxes in fractions of the picture.
   overlay() {
-    this.drawn ??= { grid: this.map?.shape ?? [1, 1], pixels: this.pixels(), boxes: this.task === "detect" ? this.boxes() : [] };
+    this.drawn ??= { grid: this.map?.shape ?? [1, 1], pixels: this.pixels(), covers: this.task === "segment", boxes: this.task === "detect" ? this.boxes() : [] };
     return this.drawn;
   }
 

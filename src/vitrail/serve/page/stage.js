@@ -58,7 +58,7 @@ export class Stage {
     c.globalAlpha = 1;
     const picture = plain ? this.picture : this.sharp;
     c.drawImage(picture, 0, 0, width, height);
-    if (this.overlay?.values || this.overlay?.pixels?.length > 4) { // a heat is read by its colours, so those of the picture step back
+    if (this.overlay?.values || this.overlay?.covers) { // a heat is read by its colours, so those of the picture step back
       c.globalAlpha = Math.min(1, 1.15 * this.opacity);
       c.drawImage(this.grey(picture), 0, 0, width, height);
       c.globalAlpha = 1;
@@ -71,7 +71,7 @@ export class Stage {
       c.globalAlpha = 1;
     }
     const [h, w] = this.overlay?.grid ?? this.grid;
-    if (this.lines) this.paintLines(c, width, height, h, w, scale);
+    if (this.lines && !this.overlay?.pixels) this.paintLines(c, width, height, h, w, scale);
     this.paintCrosses(c, width, height, scale);
     if (this.overlay?.boxes) paintBoxes(c, this.overlay.boxes, width, height, scale);
     if (this.query !== null && this.query >= 0) {
