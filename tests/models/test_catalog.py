@@ -73,17 +73,22 @@ def timms_shape(peer):
 
 def by_parts(s):
     """What timm does not have: patches, class token, blocks, last norm; then positions and head, or MAE's decoder."""
-    pixels = s.patch_size[0] * s.patch_size[1] * s.channels
+    inputs, stem = s.channels, 0
+    if getattr(s, "stem", None) is not None:  # 3×3 convolutions of 64, 128, … channels without bias, a group norm each
+        for outputs in [64 * 2**i for i in range({"conv2": 1, "conv4": 2}[s.stem])]:
+            inputs, stem = outputs, stem + 9 * inputs * outputs + 2 * outputs
+    pixels = s.patch_size[0] * s.patch_size[1] * inputs
 
     def block(d, hidden):
         return 4 * d * d + 4 * d + 2 * d * hidden + hidden + d + 4 * d
 
-    total = (pixels + 1) * s.width + s.width + s.depth * block(s.width, s.mlp_width) + 2 * s.width
+    tokens = 1 if isinstance(s, MAESettings) else s.prefix_tokens
+    total = stem + (pixels + 1) * s.width + tokens * s.width + s.depth * block(s.width, s.mlp_width) + 2 * s.width
     if isinstance(s, MAESettings):
         d = s.decoder_width
         return total + (s.width + 1) * d + d + s.decoder_depth * block(d, 4 * d) + 2 * d + (d + 1) * pixels
     # The table has a row for the class token; CPVT has a depth-wise 3×3 convolution instead.
-    positions = 10 if s.position == "conditional" else s.grid[0] * s.grid[1] + 1
+    positions = 10 if s.position == "conditional" else s.grid[0] * s.grid[1] + tokens
     return total + positions * s.width + (s.width + 1) * s.num_classes
 
 

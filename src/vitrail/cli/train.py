@@ -12,8 +12,8 @@ DEFAULT = Recipe()
 def train(
     data: Annotated[str, tyro.conf.Positional] = "", options: Annotated[Recipe, tyro.conf.arg(name="")] = DEFAULT
 ) -> int:
-    """Trains a classifier, or with --task a segmenter, a detector or a judge of faces. What is left out is chosen by the
-    size of the data and printed before it starts.
+    """Trains a classifier, or with --task a segmenter, a detector or a judge of faces. What is left out is chosen by
+    the size of the data and printed before it starts.
 
     Args:
         data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME; with --task segment
