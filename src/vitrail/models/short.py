@@ -1,7 +1,7 @@
 """Attention over few tokens on a GPU: one program makes a whole map in its registers, forward and backward.
 
-The kernels that libraries have walk over long sequences in tiles. Over the 64 tokens of a 32×32 picture they spend
-their time on getting ready: half of a training step of the small ViT, where this takes a tenth (records/speed).
+The kernels that libraries have walk over long sequences in tiles, and over the 64 tokens of a 32×32 picture they spend
+most of their time on getting ready: half of a training step of the small ViT (records/speed).
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ try:
 except ImportError:  # a CPU or a Mac, where it is not needed
     triton = None  # type: ignore[assignment]
 
-LONGEST, WIDEST = 128, 64  # tokens, and numbers per head, that fit in the registers
+LONGEST, WIDEST = 64, 32  # tokens, and numbers per head: beyond, tiles begin to pay
 
 
 def suits(q: Tensor, v: Tensor) -> bool:
