@@ -78,7 +78,11 @@ def test_tables_are_written_and_the_pictures_that_had_to_be_skipped_are_named(fo
 def test_the_exit_code_tells_skipped_from_good_and_from_mistaken(folder, monkeypatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line changes
     codes = []
-    for arguments in (["pictures/a.png", "--model", "run"], ["pictures", "--model", "run"], ["pictures/a.png"]):
+    for arguments in (
+        ["pictures/a.png", "--model", "run"],
+        ["pictures", "--model", "run"],
+        ["pictures/a.png", "--model", "no"],
+    ):
         with pytest.raises(SystemExit) as end:
             main(["predict", *arguments])
         codes.append(end.value.code)

@@ -288,7 +288,6 @@ def test_the_command_prints_a_line_per_check_and_ends_with_0_or_1(tmp_path, caps
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "name a run folder"),
         (["nothing.safetensors"], "There is no file nothing.safetensors"),
         (["model.safetensors", "nowhere"], "There is no nowhere"),
         (["model.safetensors", "--images", "1"], "--images must be at least 2"),

@@ -253,5 +253,5 @@ print(*(grown(lambda: work(model, x, 96, prepare=lambda part: part.float())) for
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     labels, logits = map(float, done.stdout.split())
-    assert labels < 60
+    assert labels < 80
     assert logits > 90  # had they all been kept, it would show
