@@ -18,6 +18,7 @@ from vitrail.data.views import CROPS, Picture, decoded
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.tasks.spoof_metrics import attack_scores
 from vitrail.weights import save_weights
 from vitrail.weights.adapter_file import Adapters
 from vitrail.weights.onnx import OnnxModel
@@ -121,7 +122,7 @@ class Predictor:
         _check_top(top)
         order = probabilities.argsort(descending=True, stable=True).tolist()
         if self.about.get("task") == "spoof":
-            attacked = 1 - probabilities[0].item() >= self.about.get("threshold", 0.5)
+            attacked = attack_scores(probabilities[None].numpy())[0] >= self.about.get("threshold", 0.5)
             first = next(i for i in order if i) if attacked else 0
             order = [first, *(i for i in order if i != first)]
         if top is None and self.multi_label:
@@ -198,7 +199,7 @@ class Predictor:
 
         self._refuse_others("segment")
         picture = to_image(image)
-        with self._precision():
+        with self.precision():
             mask = pixel_classes(self.model, picture, self.preprocessing, self.device, window, overlap)
         colours = palette(len(self.labels), self.about.get("colours"))
         return Segmentation(picture, mask, self.labels, colours)
@@ -326,7 +327,7 @@ class Predictor:
         """Over the views, and their mirror images: [n, V, H, W, C] -> [n, …]. One view at a time, so that a batch of
         images stays a batch."""
         results = []
-        with self._precision():
+        with self.precision():
             for view in torch.from_numpy(pixels).unbind(1):
                 x = self.normalised(view)
                 results += [function(y).float() for y in ([x, x.flip(-1)] if flip else [x])]
@@ -349,7 +350,8 @@ class Predictor:
         gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if gpu else torch.float32
 
-    def _precision(self) -> AbstractContextManager:
+    def precision(self) -> AbstractContextManager:
+        """In which the model is called: autocast on such a GPU."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
 
     def adapt(self, name: str, path: str | PathLike[str]) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from vitrail import VitrailError, create_model
 from vitrail.models.adapter import ViTAdapter
-from vitrail.models.pyramid import STRIDES, make_pyramid
+from vitrail.models.pyramid import STRIDES, make_pyramid, resample, to_stride
 
 SMALL = {"depth": 4, "width": 48, "heads": 3, "num_classes": 0}
 SIZES = [(64, 96), (70, 50), (33, 100)]
@@ -59,6 +59,24 @@ def test_an_open_gate_changes_them():
         backbone.model.norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
         backbone.pyramid(x)
     assert (seen[0] - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("stride", [4, 16])
+def test_maps_lie_where_the_picture_does_though_patches_hang_over_its_edge(stride):
+    """Of patches of 14 on 70×50 pixels, a map that says where its cells lie still says so in cells of the stride."""
+    cells = 4 * 16 // stride, 14 * stride / 16  # across, and how many pixels each covers
+    across = ((torch.arange(cells[0]) + 0.5) * cells[1]).expand(1, 1, 5 * 16 // stride, -1)
+    found = to_stride(across, (70, 50), stride, (14, 14))[0, 0, 0]
+    wanted = (torch.arange(-(-50 // stride)) + 0.5) * stride
+    inside = (wanted > cells[1] / 2) & (wanted < 56 - cells[1] / 2)  # at the rim, the outermost cell
+    assert inside.sum() > 2 and (found - wanted)[inside].abs().max() < 1e-4
+
+
+def test_half_precision_keeps_the_places_of_a_map():
+    """In bfloat16 a place on a map of 200 columns is off by half of one."""
+    across = torch.arange(200.0).bfloat16().view(1, 1, 1, 200)
+    found = resample(across, (1, 200), (1, 196), (1, 196))
+    assert found.dtype == torch.bfloat16 and torch.equal(found[0, 0, 0], across[0, 0, 0, :196])
 
 
 def test_gradients_reach_every_part():

@@ -119,6 +119,8 @@ def test_a_prediction_is_the_answer_at_the_threshold(run):
         predictor.about["threshold"] = threshold
         ranked = predictor.ranked(torch.tensor([live, 1 - live]))
         assert ranked[0].label == first and {p.label for p in ranked} == {"live", "print"}
+    predictor.about["threshold"] = 1e-9  # 1 − P(live) would be 0 in float32
+    assert predictor.ranked(torch.tensor([1.0, 2e-9]))[0].label == "print"
 
 
 def test_an_explanation_is_of_the_attack_also_on_a_live_face(data, run):

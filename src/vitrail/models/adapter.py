@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitrail.models.deformable import DeformableAttention, centres
 from vitrail.models.layers import DropPath, ceil_div, init_weights, pad_to_multiple
 from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, Pyramid
+from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, Pyramid, resample
 from vitrail.models.vit import VisionTransformer
 
 INTERACTIONS = 4
@@ -179,15 +179,6 @@ class ViTAdapter(Pyramid):
             wanted = ceil_div(size, (stride, stride))
             found[stride] = output(branch + own)[..., : wanted[0], : wanted[1]]
         return found
-
-
-def resample(x: Tensor, frame: Grid, other: Grid, size: Grid) -> Tensor:
-    """A map that covers `frame` pixels, as one of `size` that covers `other`."""
-    if frame != other:  # only the part, or more than it: by places, for the two grids do not line up
-        places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1
-        places = places.view(1, *size, 2).expand(len(x), -1, -1, -1).to(x.dtype)
-        return F.grid_sample(x, places, padding_mode="border", align_corners=False)
-    return F.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
 def _init(module: nn.Module) -> None:

@@ -8,10 +8,12 @@ ViTDet does (Li et al., 2022), and `models.adapter.ViTAdapter` brings in detail 
 
 from abc import ABC, abstractmethod
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, nearest
+from vitrail.models.deformable import centres
 from vitrail.models.layers import ceil_div, init_weights
 from vitrail.models.position import Grid
 from vitrail.models.swin import SwinTransformer
@@ -118,7 +120,19 @@ def to_stride(scaled: Tensor, size: Grid, stride: int, patch: tuple[int, int]) -
     wanted = ceil_div(size, (stride, stride))
     if patch == (16, 16):
         return scaled[..., : wanted[0], : wanted[1]]
-    return F.interpolate(scaled, wanted, mode="bilinear", align_corners=False)
+    covered = (scaled.shape[-2] * patch[0] * stride / 16, scaled.shape[-1] * patch[1] * stride / 16)
+    return resample(scaled, covered, (wanted[0] * stride, wanted[1] * stride), wanted)
+
+
+def resample(x: Tensor, frame: tuple[float, float], other: tuple[float, float], size: Grid) -> Tensor:
+    """A map that covers `frame` pixels, as one of `size` that covers `other`."""
+    if frame == other:
+        return F.interpolate(x, size, mode="bilinear", align_corners=False)
+    # Only a part, or more than it: by places, for the two grids do not line up. In half precision a place would be off.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1
+    places = places.to(wide).view(1, *size, 2).expand(len(x), -1, -1, -1)
+    return F.grid_sample(x.to(wide), places, padding_mode="border", align_corners=False).to(x.dtype)
 
 
 def make_pyramid(model: nn.Module, kind: str = "auto", channels: int = 256) -> Pyramid:
