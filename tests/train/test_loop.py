@@ -123,8 +123,38 @@ def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_sam
         return trainer.model.state_dict()
 
     monkeypatch.setattr(loop, "_values_at_once", lambda device: steps_at_once * 8 * 3 * 8 * 8)
+    apart = weights(resident=False)
     for name, value in weights(resident=True).items():
-        assert torch.equal(value, weights(resident=False)[name])
+        assert torch.equal(value, apart[name])
+
+
+def test_pictures_that_are_enlarged_are_counted_at_their_new_size(monkeypatch):
+    """CIFAR at 224 takes 49 times the memory that its pictures do."""
+    images = make_images(32)
+    images.loader.resident = Canvas(torch.zeros(32, 3, 4, 4, dtype=torch.uint8), np.full((32, 2), 4))
+    trainer, asked = make_trainer(images=images, batch_size=8), []  # at 8×8
+    augmented = trainer.augmenter.__class__.__call__
+    monkeypatch.setattr(loop, "_values_at_once", lambda device: 2 * 8 * 3 * 8 * 8)
+    monkeypatch.setattr(
+        trainer.augmenter.__class__,
+        "__call__",
+        lambda self, images, *rest: asked.append(len(rest[0])) or augmented(self, images, *rest),
+    )
+    trainer.run()
+    assert asked == [16, 16]
+
+
+def test_a_state_that_was_recorded_on_a_gpu_goes_on_without(monkeypatch):
+    """There the rates lie in tensors, and the optimizer is told that its step is recorded."""
+    recorded, plain = (make_trainer(epochs=2, batch_size=8) for _ in range(2))
+    recorded.run()
+    state = recorded.state()
+    for group in state["optimizer"]["param_groups"]:
+        group |= {"lr": torch.tensor(group["lr"]), "capturable": True}
+    plain.load_state(state)
+    for before, group in zip(recorded.optimizer.param_groups, plain.optimizer.param_groups, strict=True):
+        assert group["capturable"] is False and type(group["lr"]) is float
+        assert group["lr"] == pytest.approx(before["lr"], rel=1e-6)
 
 
 # What is no number is noticed, and never kept.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -81,7 +81,8 @@ def processes(device: str | None) -> Iterator[Processes]:
     where = _device(device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1 or "RANK" not in os.environ:
-        yield Processes(device=where)
+        with torch.cuda.device(where) if where.type == "cuda" else nullcontext():  # streams and graphs are of this one
+            yield Processes(device=where)
         return
     if where.type == "cuda":
         where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

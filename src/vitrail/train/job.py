@@ -120,7 +120,8 @@ class Job(Work):
         labels, classes = self.views["train"].labels(), len(self.task.classes)
         if self.recipe.balance == "weights":
             weights = balancing_weights(labels, classes, self.task.multi_label)
-            self.task = replace(self.task, class_weights=torch.from_numpy(weights).float())
+            # On the device: a step that is recorded as a CUDA graph can't fetch them.
+            self.task = replace(self.task, class_weights=torch.from_numpy(weights).float().to(self.group.device))
         elif self.recipe.balance == "sampling":
             self.views["train"].weights = self.drawing_weights(labels)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from math import isfinite, isnan
+from math import isfinite, isnan, prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,10 +98,8 @@ class Trainer:
         # Small pictures live on the device, and their steps are so short that the host must not start each kernel.
         small = self.records and train.loader.resident is not None and processes.count == 1
         self.recorded = Recorded(self._update) if small and settings.compile else None
-        self.optimizer = torch.optim.AdamW(
-            groups, lr=settings.lr, betas=settings.betas, fused=True, capturable=self.recorded is not None
-        )
-        self._rates_on_device()
+        self.optimizer: Any = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        self._suit_groups()
         self.batch_size = min(settings.batch_size, len(train.numbers))
         if self.batch_size < processes.count:
             raise VitrailError(
@@ -126,6 +124,7 @@ class Trainer:
         self._statistics = [*statistics(model).values()]
         self._pixels: Tensor | None = None  # of the last batch, to be written over
         self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
+        self._aside: Any = None  # the stream that augments them: one, for memory is kept for each stream by itself
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +199,8 @@ class Trainer:
         hardly longer over them than over those of one."""
         loader, several = self.train.loader, 1
         if loader.resident is not None and mine:
-            several = max(1, _values_at_once(self.device) // (len(mine[0]) * loader.resident.pixels[0].numel()))
+            stored, made = loader.resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
+            several = max(1, _values_at_once(self.device) // (len(mine[0]) * max(stored, made)))
         if several > 1:
             yield from self._several_at_once(mine, again, several)
             return
@@ -218,8 +218,11 @@ class Trainer:
         self, mine: list[np.ndarray], again: list[np.ndarray], several: int
     ) -> Generator[tuple[Tensor, Tensor], None, None]:
         """By a thread, on a stream of its own, while the steps before are under way."""
-        loader, gpu = self.train.loader, self.device.type == "cuda"
-        aside = torch.cuda.Stream(self.device) if gpu else None
+        loader = self.train.loader
+        if self.device.type == "cuda":
+            self._aside = self._aside or torch.cuda.Stream(self.device)
+            self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
+        aside = self._aside
 
         def make(first: int) -> tuple[Tensor, Tensor, Any]:
             numbers, repeats = (np.concatenate(each[first : first + several]) for each in (mine, again))
@@ -276,11 +279,13 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack([loss, norm.float()])
 
-    def _rates_on_device(self) -> None:
-        """A recorded step reads them there."""
-        if self.recorded:
-            for group in self.optimizer.param_groups:
-                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+    def _suit_groups(self) -> None:
+        """A recorded step reads its rates on the device, others on the host. A loaded state brings the groups of the
+        machine that saved it."""
+        for group in self.optimizer.param_groups:
+            group["capturable"], lr = self.recorded is not None, float(group["lr"])
+            group["lr"] = torch.tensor(lr, device=self.device) if self.recorded else lr
+        self.optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not, as they should
 
     def _gradients(self, pixels: Tensor, targets: Tensor) -> Tensor:
         """Of the mean loss over the global batch, accumulated over micro-batches that are halved if memory runs out."""
@@ -408,7 +413,7 @@ class Trainer:
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._rates_on_device()
+        self._suit_groups()
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         for name in ("epoch", "step", "sums", "history", "best", "validated"):

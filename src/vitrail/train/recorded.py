@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: recorded once, then started by a single call.
 
 A small model's step is a few hundred kernels of some microseconds each, and the host takes longer to start them than
-the GPU to run them. A graph starts them all at once; they are the same kernels, so the weights are the same too.
+the GPU to run them. A graph starts them all at once; they are the same kernels, in the same order.
 """
 
 from collections.abc import Callable
@@ -44,8 +44,6 @@ class Recorded:
 
     def _record(self, pixels: Tensor, targets: Tensor) -> None:
         self.pixels, self.targets = torch.empty_like(pixels), torch.empty_like(targets)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the graph has memory of its own
         self.graph = torch.cuda.CUDAGraph()
         # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
