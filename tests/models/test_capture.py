@@ -10,6 +10,7 @@ from tests.models.restatements import attention, image, norm, randomised
 from tests.models.unfused import MODELS, SIZES, SWIN, VIT, as_tuple, close, joined, layers_of, model_of, run, unfused
 from vitrail.errors import VitrailError
 from vitrail.models import SwinTransformer, VisionTransformer, capture, create_model
+from vitrail.models import attention as attention_module
 from vitrail.models.maps import ClassRows
 from vitrail.models.tuning import tune
 
@@ -81,8 +82,9 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("name", ["relative", "rotary", "swin_v1_timm"])
-def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries(name, device):
+def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries(name, device, monkeypatch):
     model, x = model_of(name).to(device), image(2, 3, 18, 29, dtype=torch.float32).to(device)
+    monkeypatch.setattr(attention_module, "suits", lambda q, v: False)  # PyTorch's kernel is the one that is heard
     seen = []
     original = torch.nn.functional.scaled_dot_product_attention
 
@@ -100,6 +102,7 @@ def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries
         before = run(model, x)
         p.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
         assert torch.equal(run(model, x), before)
+    assert len(seen) == len(maps)
     for layer, (q, k, mask, scale) in enumerate(seen):
         assert q.dtype == torch.bfloat16 and maps[layer].dtype == torch.float32
         scores = q.double() @ k.double().transpose(-2, -1) * scale

@@ -9,7 +9,7 @@ from torch import Tensor
 def scores_of(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """scale·QKᵀ + bias in fp32, however q and k are stored: [B, H, n, d] and [B, H, N, d] -> [B, H, n, N]."""
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and not torch.compiler.is_compiling():
-        # The product of two halves is exact in fp32, and this adds them up in fp32: nothing is lost, nothing copied.
+        # The product of two halves is exact in fp32, and this adds them up in fp32: nothing is lost, nothing widened.
         scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(-2, -1), out_dtype=torch.float32)
         scores = scores.unflatten(0, q.shape[:2]).mul_(scale)
     else:

@@ -4,6 +4,10 @@ The kernels that libraries have walk over long sequences in tiles, and over the 
 most of their time on getting ready: half of a training step of the small ViT (records/speed).
 """
 
+import os
+import shutil
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +22,20 @@ except ImportError:  # a CPU or a Mac, where it is not needed
 LONGEST, WIDEST = 64, 32  # tokens, and numbers per head: beyond, tiles begin to pay
 
 
+def _can_build() -> bool:
+    """Triton compiles a little C on first use. Many machines, and most containers, have no compiler or no headers of
+    Python: there PyTorch's own kernel does it."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return bool(compiler) and Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file()
+
+
+READY = triton is not None and _can_build()
+
+
 def suits(q: Tensor, v: Tensor) -> bool:
     """Whether `short_attention` takes these: half precision on a GPU, few tokens, nothing exported."""
     fits = q.shape[-2] <= LONGEST and q.shape[-1] <= WIDEST and q.dtype in (torch.bfloat16, torch.float16)
-    return triton is not None and q.is_cuda and fits and v.dtype == q.dtype and not torch.compiler.is_exporting()
+    return READY and q.is_cuda and fits and v.dtype == q.dtype and not torch.compiler.is_exporting()
 
 
 if triton is not None:
@@ -96,7 +110,8 @@ def _launch(kernel: Any, tensors: list[Tensor], scale: float, strided: list[Tens
     b, h, n, d = tensors[0].shape
     rows, columns = max(16, triton.next_power_of_2(n)), max(16, triton.next_power_of_2(d))
     strides = [stride for tensor in strided for stride in tensor.stride()[:3]]
-    kernel[(b * h,)](*tensors, scale, h, n, d, *strides, rows, columns, num_warps=4 if rows <= 64 else 8)
+    with torch.cuda.device_of(tensors[0]):  # Triton starts on the current device, wherever the tensors are
+        kernel[(b * h,)](*tensors, scale, h, n, d, *strides, rows, columns, num_warps=4 if rows <= 64 else 8)
 
 
 @torch.library.custom_op("vitrail::short_attention", mutates_args=())
