@@ -63,6 +63,8 @@ def test_names_grey_pictures_several_labels_and_others_words(tmp_path):
     source = open_source(tmp_path / "grey.npz")
     assert source.multi_label and [sample.labels for sample in source.splits["all"][:3]] == [(0,), (0, 1), (0, 2)]
     assert np.array_equal(np.array(source.splits["all"][5].decode())[..., 2], images[5, ..., 0])
+    np.savez(tmp_path / "bytes.npz", images=images, labels=labels, classes=words.astype("S"))
+    assert open_source(tmp_path / "bytes.npz").classes == ["cube", "ball", "cone"]
     np.savez(tmp_path / "bare.npz", images=images)
     assert len(open_pictures(tmp_path / "bare.npz")) == 12
     with pytest.raises(VitrailError, match="no labels"):
@@ -174,6 +176,8 @@ def test_a_split_of_an_array_is_kept_and_read_back(tmp_path):
             "none of its 2 classes: 2",
         ),
         ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": np.array([0, {}], object)}, "can't be read as arrays"),
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": np.array([[3, 0], [9, 1]])}, "that are not 0 or 1"),
+        ({"images": np.zeros((1, 8, 8, 3), np.uint8), "labels": np.array(3)}, "labels of .* is a single value"),
         (
             {"train_images": np.zeros((1, 8, 8, 3), np.uint8), "x_train": np.zeros((1, 8, 8, 3), np.uint8)},
             "x_train and train_images: leave one",

@@ -50,6 +50,9 @@ def open_arrays(path: Path, name: str) -> Source:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VitrailError(f"{name} can't be read as arrays ({reason}): write it with np.savez.") from None
+    for key, array in arrays.items():
+        if not array.ndim:
+            raise VitrailError(f"{key} of {name} is a single value: expected an array of them.")
     given = {split: arrays[labels] for split, (_, labels) in keys.items() if labels in arrays}
     for split, (images, labels) in keys.items():
         _check_images(arrays[images], images, name)
@@ -59,7 +62,7 @@ def open_arrays(path: Path, name: str) -> Source:
         elif len(given[split]) != len(arrays[images]):
             counts = f"{len(arrays[images]):,} {images} and {len(given[split]):,} {labels}"
             raise VitrailError(f"{name} has {counts}: expected as many of one as of the other.")
-    names = [str(word) for word in arrays["classes"]] if "classes" in arrays else None
+    names = [_word(value) for value in arrays["classes"].tolist()] if "classes" in arrays else None
     classes, labelled, multi_label = _labelled(given, names, name)
     splits: dict[str, list[Sample]] = {}
     for split, (key, _) in keys.items():
@@ -130,20 +133,18 @@ def _labelled(
         classes = names or [str(number) for number in range(first.shape[1])]
         if len(classes) != first.shape[1]:
             raise VitrailError(f"{name} has {first.shape[1]} columns of labels, and {len(classes)} names in classes.")
-        return (
-            classes,
-            {split: [tuple(np.flatnonzero(row).tolist()) for row in each] for split, each in given.items()},
-            True,
-        )
+        if any(each.min(initial=0) < 0 or each.max(initial=0) > 1 for each in given.values()):
+            raise VitrailError(f"{name} has columns of labels that are not 0 or 1: give each image one label, [n].")
+        found = {split: [tuple(np.flatnonzero(row).tolist()) for row in each] for split, each in given.items()}
+        return classes, found, True
     if first.ndim != 1 or first.dtype.kind not in "iuUS":
         kind = f"{first.dtype} in {plural(first.ndim, 'dimension')}"
         raise VitrailError(f"The labels of {name} are {kind}: expected one whole number or name for each image.")
     values = sorted({value for each in given.values() for value in np.unique(each).tolist()})
+    words = [_word(value) for value in values]
     if first.dtype.kind in "US":
-        words = [value.decode() if isinstance(value, bytes) else value for value in values]
         classes = names or words
     else:
-        words = [str(value) for value in values]
         classes = [str(number) for number in range(max(values) + 1)]
     at = {value: classes.index(word) if word in classes else -1 for value, word in zip(values, words, strict=True)}
     unknown = [
@@ -153,3 +154,7 @@ def _labelled(
         raise VitrailError(f"{name} has labels that are none of its {len(names or classes)} classes: {some(unknown)}.")
     one = {value: (number,) for value, number in at.items()}  # one tuple for each class, not for each picture
     return names or classes, {split: [one[value] for value in each.tolist()] for split, each in given.items()}, False
+
+
+def _word(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
