@@ -266,7 +266,7 @@ def test_an_unknown_setting_suggests_the_nearest(name, setting, kind, suggestion
 
 
 @pytest.mark.parametrize("name", ["swin_t", "mae_b16", "dinov2_s14_reg4"])
-def test_cost_counted_from_two_depths_is_that_of_the_whole_model(name):
+def test_cost_counted_from_one_block_of_a_stage_is_that_of_the_whole_model(name):
     with torch.device("meta"):
         model = create_model(name).eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():

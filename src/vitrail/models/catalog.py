@@ -176,18 +176,8 @@ def _aliases() -> dict[str, tuple[Entry, dict[str, Any]]]:
 @cache
 def catalog() -> dict[str, Entry]:
     """All entries by name, in the order in which a person would look for them."""
-    entries = [
-        *_vit(),
-        *_deit(),
-        *_hybrid(),
-        *_cpvt(),
-        *_small_images(),
-        *_swin(),
-        *_mae(),
-        *_dino(),
-        *_image_towers(),
-    ]
-    return {entry.name: entry for entry in entries}
+    families = (_vit, _deit, _hybrid, _cpvt, _small_images, _swin, _mae, _dino, _image_towers)
+    return {entry.name: entry for family in families for entry in family()}
 
 
 # Letter: timm's word, width, depth, heads, MLP ratio. Ti to H are the papers' sizes, g that of "Scaling ViTs".
@@ -219,17 +209,9 @@ def _vit() -> list[Entry]:
         for patch in (8, 14, 16, 32):
             base, tag = f"vit_{word}_patch{patch}", hubs.get(f"{letter}{patch}")
             aliases: dict[str, dict[str, Any]] = {base: {}, f"vit_{letter}_{patch}": {}}
-            hub = f"timm/{base}_224.{tag}" if tag else None
-            entries.append(
-                Entry(
-                    f"vit_{letter}{patch}",
-                    _sized(letter, patch),
-                    Preprocessing(**HALF),
-                    hub,
-                    "apache-2.0" if hub else None,
-                    aliases,
-                )
-            )
+            hub, licence = (f"timm/{base}_224.{tag}", "apache-2.0") if tag else (None, None)
+            pre = Preprocessing(**HALF)
+            entries.append(Entry(f"vit_{letter}{patch}", _sized(letter, patch), pre, hub, licence, aliases))
     return entries
 
 
@@ -282,19 +264,13 @@ def _cpvt() -> list[Entry]:
 
 def _small_images() -> list[Entry]:
     """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64); a
-    hybrid of the same grid that learns more from as many pictures; and two for pictures of a few pixels, such as
+    hybrid of the same grid, twice as large; and two for pictures of a few pixels, such as
     scikit-learn's digits, that a laptop trains in a minute."""
     mini: dict[str, Any] = {"width": 192, "depth": 9, "heads": 12, "mlp_ratio": 2.0}
     nano: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "mlp_ratio": 2.0}
     # 5.5 M parameters and 64 tokens, the last of a light convolutional stem's halvings done by the patches.
-    hybrid: dict[str, Any] = {
-        "width": 256,
-        "depth": 8,
-        "heads": 8,
-        "mlp_ratio": 3.0,
-        "class_token": False,
-        "pool": "mean",
-    }
+    hybrid: dict[str, Any] = {"width": 256, "depth": 8, "heads": 8, "mlp_ratio": 3.0, "pool": "mean"}
+    hybrid["class_token"] = False
     return [
         Entry(
             name,
