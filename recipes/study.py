@@ -12,6 +12,7 @@ from train/ alone, of which `vitrail.train` holds out its own validation images;
 import argparse
 import hashlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -144,8 +145,8 @@ def part(data: Path, count: int, folder: Path) -> Path:
         chosen = np.sort(np.lexsort((shuffled.argsort(), rank))[:count])
         saved |= {key: saved[key][chosen] for key in ("train_images", "train_labels")}
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(whole := path.with_suffix(".part.npz"), **saved)
-        whole.replace(path)  # two processes may want it at once
+        np.savez(whole := path.with_suffix(f".{os.getpid()}.npz"), **saved)
+        whole.replace(path)  # several processes may make it at once, each in a file of its own
     return path
 
 
