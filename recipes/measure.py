@@ -37,7 +37,7 @@ def share_right(predictor: Predictor, images: np.ndarray, labels: np.ndarray, cl
     for start in range(0, len(images), BATCH):
         part = np.array(images[start : start + BATCH])
         if part.shape[1:3] == pre.size and pre.crop == 1:
-            with predictor._precision():
+            with predictor.precision():
                 answers = predictor.model(predictor.normalised(torch.from_numpy(part))).argmax(1).cpu().numpy()
         else:
             answers = predictor.probabilities(part, batch_size=BATCH).argmax(1).numpy()
@@ -146,11 +146,6 @@ def _milliseconds(work: Callable[[], None], gpu: bool, least: float = 0.3) -> fl
         if sum(times) > 1000 * least and len(times) > 2:
             break
     return float(np.median(times))
-
-
-def exponent(sides: list[float], values: list[float]) -> float:
-    """p of value ∝ side^p, by least squares of the logarithms."""
-    return float(np.polyfit(np.log(sides), np.log(values), 1)[0])
 
 
 # -- what a run wrote ------------------------------------------------------------------------------------------------
