@@ -42,3 +42,22 @@ def test_recorded_steps_give_the_losses_of_plain_ones_and_resume(pictures, tmp_p
     assert losses[whole.folder] == pytest.approx(losses[plain.folder], abs=1e-4)
     stopped = [row["train_loss"] for row in rows(tmp_path / "stopped")]
     assert stopped == pytest.approx(losses[whole.folder], abs=1e-4)
+
+
+def test_a_run_that_was_begun_without_recording_goes_on_with_it(pictures, tmp_path, monkeypatch):
+    """Its state comes from an optimizer whose steps were not to be recorded; class weights are read in every step."""
+    options = small_options(model="vit_nano4", epochs=3, batch_size=64, balance="weights", weights="none")
+    step, recorded = loop.Trainer._step, []
+
+    def stopping(trainer, *args):
+        recorded.append(trainer.recorded is not None)
+        trainer.leave.asked = len(recorded) == 5
+        return step(trainer, *args)
+
+    monkeypatch.setattr(loop.Trainer, "_step", stopping)
+    with pytest.raises(loop.Stopped):
+        vitrail.train(pictures, **options | {"compile": "off", "device": "cuda"}, out=tmp_path / "run")
+    begun = len(recorded)
+    vitrail.train(out=tmp_path / "run", resume=True, compile="on", device="cuda")
+    assert not any(recorded[:begun]) and all(recorded[begun:]) and len(recorded) - begun > 4
+    assert [row["epoch"] for row in rows(tmp_path / "run") if row["epoch"]] == [1, 2, 3]
