@@ -14,7 +14,7 @@ from vitrail import VitrailError
 from vitrail.data.crop import Canvas
 from vitrail.models import create_model
 from vitrail.tasks.classify import Classify
-from vitrail.train import loop
+from vitrail.train import batches, loop
 
 
 def test_a_handful_of_images_is_learnt_by_heart(tmp_path):
@@ -122,7 +122,7 @@ def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_sam
         trainer.run()
         return trainer.model.state_dict()
 
-    monkeypatch.setattr(loop, "_values_at_once", lambda device: steps_at_once * 8 * 3 * 8 * 8)
+    monkeypatch.setattr(batches, "values_at_once", lambda device: steps_at_once * 8 * 3 * 8 * 8)
     apart = weights(resident=False)
     for name, value in weights(resident=True).items():
         assert torch.equal(value, apart[name])
@@ -134,7 +134,7 @@ def test_pictures_that_are_enlarged_are_counted_at_their_new_size(monkeypatch):
     images.loader.resident = Canvas(torch.zeros(32, 3, 4, 4, dtype=torch.uint8), np.full((32, 2), 4))
     trainer, asked = make_trainer(images=images, batch_size=8), []  # at 8×8
     augmented = trainer.augmenter.__class__.__call__
-    monkeypatch.setattr(loop, "_values_at_once", lambda device: 2 * 8 * 3 * 8 * 8)
+    monkeypatch.setattr(batches, "values_at_once", lambda device: 2 * 8 * 3 * 8 * 8)
     monkeypatch.setattr(
         trainer.augmenter.__class__,
         "__call__",

@@ -6,10 +6,10 @@ which images are mixed, and drop path, are each process's own affair.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from math import isfinite, isnan, prod
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,10 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.data.augment import Augmenter
 from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.mix import draw, mix
-from vitrail.data.pictures import threaded
-from vitrail.data.randaugment import to_device as send
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
+from vitrail.train.batches import Batches, Steps
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.leave import Interrupted, Leave, Stopped
@@ -122,9 +121,7 @@ class Trainer:
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
         self._statistics = [*statistics(model).values()]
-        self._pixels: Tensor | None = None  # of the last batch, to be written over
-        self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
-        self._aside: Any = None  # the stream that augments them: one, for memory is kept for each stream by itself
+        self.batches = Batches(train, augmenter, task, self.device)
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -193,63 +190,8 @@ class Trainer:
         if stop:
             raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
 
-    def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """The pixels and the targets of each step. What happens to an image is drawn by its key, whatever its company:
-        so of small pictures, which live on the device whole, those of several steps are changed at once. A GPU takes
-        hardly longer over them than over those of one."""
-        loader, several = self.train.loader, 1
-        if loader.resident is not None and mine:
-            stored, made = loader.resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
-            several = max(1, _values_at_once(self.device) // (len(mine[0]) * max(stored, made)))
-        if several > 1:
-            yield from self._several_at_once(mine, again, several)
-            return
-        with closing(loader.batches(mine)) as batches:
-            for repeat in again:
-                asked = time.monotonic()
-                numbers, images = next(batches)
-                self.sums["wait"] += time.monotonic() - asked
-                pixels = self.augmenter(images, numbers + repeat, self.epoch, self.device, out=self._pixels)
-                if self.device.type == "cpu":  # where the last step is over, and fresh memory takes a fifth of the time
-                    self._pixels = pixels
-                yield pixels, self._targets(numbers)
-
-    def _several_at_once(
-        self, mine: list[np.ndarray], again: list[np.ndarray], several: int
-    ) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """By a thread, on a stream of its own, while the steps before are under way."""
-        loader = self.train.loader
-        if self.device.type == "cuda":
-            self._aside = self._aside or torch.cuda.Stream(self.device)
-            self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
-        aside = self._aside
-
-        def make(first: int) -> tuple[Tensor, Tensor, Any]:
-            numbers, repeats = (np.concatenate(each[first : first + several]) for each in (mine, again))
-            with torch.cuda.stream(aside):
-                _, images = next(loader.batches([numbers]))
-                pixels = self.augmenter(images, numbers + repeats, self.epoch, self.device)
-                return pixels, self._targets(numbers), aside.record_event() if aside else None
-
-        with closing(threaded(1, make, range(0, len(mine), several), ahead=2)) as made:
-            for _ in range(0, len(mine), several):
-                asked = time.monotonic()
-                pixels, targets, ready = next(made)
-                self.sums["wait"] += time.monotonic() - asked
-                if ready is not None:
-                    here = torch.cuda.current_stream(self.device)
-                    here.wait_event(ready)
-                    pixels.record_stream(here)
-                    targets.record_stream(here)
-                yield from zip(pixels.split(len(mine[0])), targets.split(len(mine[0])), strict=True)
-
-    def _targets(self, numbers: np.ndarray) -> Tensor:
-        if self.train.loader.resident is None:
-            return self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
-        if self._known is None:
-            everyone = self.train.labels(np.arange(len(self.train.samples)))
-            self._known = self.task.smoothed(self.task.targets(everyone, self.device))
-        return self._known[send(numbers, self.device)]
+    def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Steps:
+        return self.batches.epoch(self.epoch, mine, again, self.sums)
 
     def _step(self, pixels: Tensor, targets: Tensor) -> "_Late":
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
@@ -435,11 +377,6 @@ class Trainer:
     def _ruined(self, what: str) -> VitrailError:
         kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
         return VitrailError(f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.")
-
-
-def _values_at_once(device: torch.device) -> int:
-    """How many numbers a GPU may augment at once: an eighth of a gigabyte, less where there is little memory."""
-    return min(2**25, torch.cuda.get_device_properties(device).total_memory // 256)
 
 
 def _figure(row: dict[str, Any], name: str) -> float:
