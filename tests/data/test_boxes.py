@@ -187,6 +187,11 @@ def test_a_file_or_a_folder_for_each_split(tmp_path):
         (tmp_path / "coco" / "annotations" / f"captions_{split}2017.json").write_text("{}")
     source = open_boxes(tmp_path / "coco")
     assert {split: len(samples) for split, samples in source.splits.items()} == {"train": 2, "val": 1}
+    (tmp_path / "coco" / "annotations" / "instances_more.json").write_text(json.dumps(coco(["a"])))
+    source = open_boxes(tmp_path / "coco")
+    assert len(source) == 3 and "instances_more.json names no split, as the files beside it do, and is not" in str(
+        source.notes
+    )
 
     for split, names in (("train", ["a", "c"]), ("valid", ["b"])):
         pictures(tmp_path / "export" / split, names)
@@ -201,7 +206,9 @@ def test_a_file_or_a_folder_for_each_split(tmp_path):
     )
     source = open_boxes(tmp_path / "yolo")
     assert {split: len(samples) for split, samples in source.splits.items()} == {"train": 3, "test": 3}
-    assert source.classes == CLASSES
+    assert source.classes == CLASSES and "../valid/images, which is to hold val pictures, is not there." in source.notes
+    (tmp_path / "yolo" / "data.yaml").write_text("train: [train/images, test/images]\nnames: ['cat', 'dog']\n")
+    assert len(open_boxes(tmp_path / "yolo").splits["train"]) == 6
 
     write_yolo(tmp_path / "plain", "images/train", "labels/train")
     source = open_boxes(tmp_path / "plain")
@@ -225,6 +232,8 @@ def test_without_splits_a_seeded_part_is_set_apart_with_every_class_in_both(tmp_
         ("0 0.5 0.5 0.2 0.2\ncat 1 2 3 4", 'line 2 is no row of numbers ("cat 1 2 3 4")'),
         ("0 120 60 30 30", "line 1 holds 120, and fractions of the picture are expected"),
         ("0.5 0.5 0.5 0.2 0.2", "line 1 begins with 0.5, which is no class"),
+        ("nan 0.5 0.5 0.2 0.2", "line 1 begins with nan, which is no class"),
+        ("1e9 0.5 0.5 0.2 0.2", "line 1 begins with 1e+09, which is no class"),
     ],
 )
 def test_a_text_file_that_is_not_yolos_leaves_its_picture_out(text, reason, tmp_path):
@@ -249,6 +258,25 @@ def test_polygons_of_yolo_and_coco_are_outlines(tmp_path):
     source = open_boxes(write_coco(tmp_path / "coco", content))
     assert source.outlined and np.allclose(source.splits["all"][0].outlines[0][0][1], [0.5, 0.25])
     assert not open_boxes(write_voc(tmp_path / "voc")).outlined
+    for broken in ({"size": [80, 100], "counts": [1, 2]}, {"size": [8, 10], "counts": [0, 80]}, [[1, 2, 3]]):
+        content["annotations"][1]["segmentation"] = broken
+        assert open_boxes(write_coco(tmp_path / "coco", content)).bare == ["a.png"]
+
+
+def test_ids_and_sides_that_are_none_cost_no_more_than_their_entry(tmp_path):
+    content = coco()
+    content["annotations"] += [
+        {"id": 50, "image_id": [1], "category_id": 10, "bbox": [1, 1, 5, 5]},
+        {"id": 51, "image_id": 1, "category_id": {}, "bbox": [1, 1, 5, 5]},
+    ]
+    content["images"][1]["width"] = "100"
+    source = open_boxes(write_coco(tmp_path, content))
+    assert source.problems["no picture"] == ["1 box of image None in boxes.json"]
+    assert source.problems["unknown class"] == ["a.png: category {} [1, 1, 6, 6]"]
+    assert source.problems["unreadable annotation"] == ["b.png of boxes.json: no width and height"]
+    content["images"][0]["id"] = []
+    with pytest.raises(VitrailError, match="an image without an id"):
+        open_boxes(write_coco(tmp_path, content))
 
 
 def test_names_are_read_from_every_form_of_yaml(tmp_path):

@@ -10,7 +10,6 @@ from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-from vitrail.data.coco_masks import run_lengths, unpacked
 from vitrail.data.crop import Canvas, image_sizes
 from vitrail.data.joint import (
     JointAugmenter,
@@ -106,6 +105,14 @@ def test_names_come_from_files_beside_the_data_or_from_the_caller(tmp_path):
     # a value that is ignored is no class
     source = open_masks(root, ignore=[0, 255])
     assert source.classes == ["x", "y", "z"] and source.splits["all"][0].labels == (2,)
+    (root / "classes.txt").unlink()
+    (root / "classes.json").write_text('{"0": null, "3": "cat", "7": "dog"}')
+    source = open_masks(root)
+    assert source.classes == ["cat", "dog"]
+    assert source.splits["all"][0].mask_pixels()[0, ::10].tolist() == [IGNORE, 0, IGNORE]
+    (root / "classes.json").write_text('{"-1": "none", "0": "ground", "3": "cat"}')
+    with pytest.raises(VitrailError, match="-1 is no value of a mask"):
+        open_masks(root)
 
 
 def test_black_and_white_masks_are_a_thing_and_its_background(tmp_path):
@@ -217,7 +224,7 @@ def test_panoptic_segments_become_classes(tmp_path):
 
 def test_outlines_are_painted_the_largest_first(tmp_path):
     picture(tmp_path / "images" / "1.jpg")
-    square = [0, 0, 19, 0, 19, 19, 0, 19]
+    square = [0, 0, 20, 0, 20, 20, 0, 20]
     code = {"size": [20, 30], "counts": [20 * 5, 20 * 3, 20 * 22]}  # columns 5 to 7
     content = {
         "images": [{"id": 1, "file_name": "1.jpg", "height": 20, "width": 30}],
@@ -244,38 +251,28 @@ def test_outlines_are_painted_the_largest_first(tmp_path):
         open_masks(path)
 
 
-def packed(lengths: list[int]) -> str:
-    """COCO's string, restated from its description."""
-    text = ""
-    for place, length in enumerate(lengths):
-        value = length - lengths[place - 2] if place > 2 else length
-        while True:
-            bits, value = value & 0x1F, value >> 5
-            more = value != (-1 if bits & 0x10 else 0)
-            text += chr(48 + bits + 0x20 * more)
-            if not more:
-                break
-    return text
-
-
-def test_run_lengths_come_back_from_the_packed_string():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        truth = rng.random((17, 23)) < rng.random()
-        flat = truth.T.ravel()
-        edges = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1], True])
-        lengths = ([0] if flat[0] else []) + np.diff(edges).tolist()
-        assert unpacked(packed(lengths)) == lengths
-        assert (run_lengths({"counts": packed(lengths)}, (17, 23)) == truth).all()
-    with pytest.raises(ValueError, match="pixels"):
-        run_lengths({"counts": [1, 2]}, (17, 23))
-
-
-def test_a_string_of_cocos_own_tool_is_read():
-    """Written by pycocotools for a bar 3 wide and 4 high, at row 1 and column 2 of a picture of 6×8."""
-    truth = np.zeros((6, 8), bool)
-    truth[1:5, 2:5] = True
-    assert (run_lengths({"size": [6, 8], "counts": "=42000a0"}, (6, 8)) == truth).all()
+def test_what_one_picture_of_a_json_has_wrong_costs_that_picture_alone(tmp_path):
+    wrong = {
+        "2": ({"category_id": 9, "segmentation": [[0, 0, 9, 0, 9, 9]]}, "a category that the JSON does not declare"),
+        "3": ({"category_id": 1, "segmentation": {"size": [20, 30], "counts": [5, 5]}}, "do not add up to its size"),
+        "4": ({"category_id": 1, "segmentation": {"size": [2, 2], "counts": [2, 2]}}, "in a picture of 30×20"),
+        "5": ({"category_id": 1, "segmentation": [[1, 2, 3, "x", 5, 6]]}, "an outline that can't be read"),
+        "7": ({"category_id": 1, "segmentation": [[1, 2, float("nan"), 4, 5, 6]]}, "a corner is nowhere"),
+        "6": ({"category_id": 1, "segmentation": [[0, 0, 9, 0, 9, 9]]}, "has no height and width in the JSON"),
+    }
+    annotations = [{"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[0, 0, 9, 0, 9, 9]]}]
+    annotations += [{"id": int(n), "image_id": int(n), **annotation} for n, (annotation, _) in wrong.items()]
+    images = [{"id": n, "file_name": f"{n}.jpg", "height": 20, "width": 30} for n in range(1, 8)]
+    del images[5]["height"], images[5]["width"]
+    for each in images:
+        picture(tmp_path / each["file_name"])
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "sky"}]}
+    (tmp_path / "stuff.json").write_text(json.dumps(content))
+    source = open_masks(tmp_path / "stuff.json")
+    assert [sample.name for sample in source.splits["all"]] == ["1.jpg"]
+    assert source.left_out.keys() == {f"{n}.jpg" for n in wrong}
+    for n, (_, words) in wrong.items():
+        assert words in source.left_out[f"{n}.jpg"]
 
 
 # Together

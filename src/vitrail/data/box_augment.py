@@ -89,6 +89,7 @@ class BoxAugmenter:
     ) -> BoxBatch:
         """From uint8 [C, h, w] each; `keys` [B] is which sample each is, for what it draws."""
         drawn = uniforms(self.seed, epoch, keys, 4)
+        self.mean, self.std = self.mean.to(device), self.std.to(device)  # once: a copy makes a GPU wait
         batch = BoxBatch([], [])
         pixels = images.pixels if isinstance(images, Canvas) else images
         for each, size, sample, numbers in zip(pixels, image_sizes(images).tolist(), samples, drawn, strict=True):
@@ -115,7 +116,7 @@ class BoxAugmenter:
             image = F.interpolate(image, plan.whole, mode="bilinear", antialias=True)
         image = image[0, :, plan.top : plan.top + plan.cut[0], plan.left : plan.left + plan.cut[1]]
         image = image.flip(2) if plan.flip else image
-        return image.div(255).sub_(self.mean.to(device)).div_(self.std.to(device))
+        return image.div(255).sub_(self.mean).div_(self.std)
 
     def _target(self, sample: Boxed, plan: "_Plan", device: torch.device | str) -> dict[str, Tensor]:
         kept = np.flatnonzero(~sample.ignored)
@@ -168,12 +169,7 @@ def viewed(
         assert isinstance(sample, Boxed)
         pixels = sample.pixels(mode)
         size = (pixels.shape[0], pixels.shape[1])
-        if sample.size not in (None, size):
-            turned = " Was it turned after it was annotated?" if sample.size == size[::-1] else ""
-            raise VitrailError(
-                f"{sample.name} is {size[1]}×{size[0]} pixels, and its boxes are for {sample.size[1]}×{sample.size[0]}."  # type: ignore[index]
-                f"{turned}"
-            )
+        sample.check_size(size)
         view = viewing_size(size, short_side, long_side)
         if room is None or view[0] * room >= size[0]:
             return pixels

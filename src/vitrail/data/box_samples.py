@@ -43,6 +43,15 @@ class Boxed(Sample):
     size: tuple[int, int] | None = None  # height, width, as far as the annotation tells
     number: int = 0  # COCO's id of the picture
 
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuses a picture of another (height, width) than the one that its boxes are for."""
+        if self.size not in (None, size):
+            height, width = self.size  # type: ignore[misc]
+            turned = " Was it turned after it was annotated?" if self.size == size[::-1] else ""
+            raise VitrailError(
+                f"{self.name} is {size[1]}×{size[0]} pixels, and its boxes are for {width}×{height}.{turned}"
+            )
+
     def boxes_on(self, size: tuple[int, int]) -> np.ndarray:
         """In the pixels of a copy of (height, width)."""
         return self.boxes * np.array([size[1], size[0]] * 2, np.float32)
@@ -65,9 +74,13 @@ class BoxSource(Source):
     @property
     def outlined(self) -> bool:
         """Has every box an outline, as a Mask R-CNN needs?"""
+        return not self.bare
+
+    @property
+    def bare(self) -> list[str]:
+        """The pictures with a box that has no outline."""
         samples = [sample for split in self.splits.values() for sample in split if isinstance(sample, Boxed)]
-        every = [outline for sample in samples for outline in sample.outlines]
-        return bool(every) and all(outline is not None for outline in every)
+        return [sample.name for sample in samples if any(outline is None for outline in sample.outlines)]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_split, split_word
-from vitrail.data.outlines import Outline
+from vitrail.data.outlines import Outline, sound
 from vitrail.data.samples import SPLITS, plural
 from vitrail.errors import VitrailError
 
@@ -38,7 +38,9 @@ def open_coco(files: list[Path], name: str, images: Path | None = None) -> BoxSo
             )
         by_split[split] = path
     if "all" in by_split and len(by_split) > 1:
-        del by_split["all"]
+        gathering.notes.append(
+            f"{by_split.pop('all').name} names no split, as the files beside it do, and is not read."
+        )
     for split in ("all", *SPLITS):
         if split in by_split:
             _read(by_split[split], split, gathering, categories, images)
@@ -56,16 +58,16 @@ def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, in
             raise VitrailError(f'{path} gives the class "{label}" another id than the file of another split does.')
     by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for annotation in content["annotations"]:
-        by_image[annotation.get("image_id")].append(annotation)
+        by_image[_key(annotation, "image_id")].append(annotation)
     pictures = [picture for picture in content["images"] if picture.get("file_name")]
     folder = images or _images_of(path, split, [str(picture["file_name"]) for picture in pictures])
     for picture in pictures:
         found, file = by_image.pop(picture["id"], []), str(picture["file_name"]).replace("\\", "/")
-        width, height = picture.get("width") or 0, picture.get("height") or 0
+        width, height = (_side(picture.get(name)) for name in ("width", "height"))
         if not (folder / file).is_file():
             gathering.wrong("no picture", f"{file} of {path.name}")
             continue
-        if not (width > 0 and height > 0):
+        if not (width and height):
             gathering.wrong("unreadable annotation", f"{file} of {path.name}: no width and height")
             continue
         rows = [row for each in found if (row := _row(each, labels, (height, width), file, gathering))]
@@ -75,11 +77,21 @@ def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, in
         gathering.wrong("no picture", f"{plural(len(several), 'box', 'boxes')} of image {image} in {path.name}")
 
 
+def _key(annotation: dict[str, Any], name: str) -> int | str | None:
+    """An id, or None where there is something else."""
+    return key if isinstance(key := annotation.get(name), int | str) else None
+
+
+def _side(value: Any) -> int:
+    """In pixels; 0 where it is not told."""
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**31 else 0
+
+
 def _row(
     annotation: dict[str, Any], labels: dict[Any, str], size: tuple[int, int], file: str, gathering: Gathering
 ) -> Row | None:
     height, width = size
-    label = labels.get(annotation.get("category_id"), f"category {annotation.get('category_id')}")
+    label = labels.get(_key(annotation, "category_id"), f"category {annotation.get('category_id')}")
     outline = _outline(annotation.get("segmentation"), size)
     box = annotation.get("bbox")
     try:
@@ -97,7 +109,7 @@ def _row(
 
 def _outline(segmentation: Any, size: tuple[int, int]) -> Outline | None:
     if isinstance(segmentation, dict):
-        return segmentation if {"size", "counts"} <= segmentation.keys() else None
+        return segmentation if sound(segmentation, size) else None
     if not isinstance(segmentation, list):
         return None
     try:
@@ -140,7 +152,7 @@ def _json(path: Path) -> dict[str, Any]:
         )
     if not all(isinstance(category.get("id"), int) for category in content["categories"]):
         raise VitrailError(f"{path} has a category without a number as its id.")
-    if not all("id" in picture for picture in content["images"]):
+    if not all(isinstance(picture.get("id"), int | str) for picture in content["images"]):
         raise VitrailError(f"{path} has an image without an id.")
     return content
 

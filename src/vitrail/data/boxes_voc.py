@@ -79,7 +79,7 @@ def _read(path: Path) -> tuple[list[Row], tuple[int, int]]:
         height, width = (int(float(tree.findtext(f"size/{side}") or 0)) for side in ("height", "width"))
     except OSError as error:
         raise VitrailError(f"{path.name}: {error.strerror or error}") from None
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, OverflowError) as error:
         raise VitrailError(f"{path.name}: {error}") from None
     if height < 1 or width < 1:
         raise VitrailError(f"{path.name}: no width and height")

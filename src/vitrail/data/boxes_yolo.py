@@ -14,6 +14,7 @@ from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_sp
 from vitrail.data.samples import PICTURES, SPLIT_WORDS, SPLITS
 from vitrail.errors import VitrailError
 
+MOST_CLASSES = 100_000  # each below the highest becomes one
 NAMES = ("classes.txt", "obj.names", "classes.names", "_darknet.labels")
 
 
@@ -28,7 +29,7 @@ def open_yolo(root: Path, name: str, settings: Path | None = None) -> BoxSource:
     settings = settings or _yaml(root)
     told = read_yaml(settings) if settings else {}
     names = told.get("names") or _names(root)
-    splits = _told_splits(root, told) if settings else {}
+    splits = _told_splits(root, told, gathering) if settings else {}
     if not splits:
         splits = _folders(root)
     if not splits:
@@ -81,7 +82,7 @@ def _rows(path: Path) -> Iterator[Row]:
             raise VitrailError(f'line {number} is no row of numbers ("{line[:40]}")') from None
         if len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0):
             raise VitrailError(f"line {number} has {len(values)} numbers, and a box has 5: class, centre, size")
-        if values[0] < 0 or values[0] != int(values[0]):
+        if not 0 <= values[0] <= MOST_CLASSES or not values[0].is_integer():
             raise VitrailError(f"line {number} begins with {values[0]:g}, which is no class")
         if max(values[1:]) > 2:
             raise VitrailError(f"line {number} holds {max(values[1:]):g}, and fractions of the picture are expected")
@@ -101,18 +102,20 @@ def _named(number: int, names: list[str] | None) -> str:
 # -- where things lie --------------------------------------------------------------------------------------------------
 
 
-def _told_splits(root: Path, told: dict) -> dict[str, list[Path]]:
-    """From data.yaml, whose paths are relative to it, to `path`, or (as some exporters have it) to a folder beside."""
+def _told_splits(root: Path, told: dict, gathering: Gathering) -> dict[str, list[Path]]:
+    """From data.yaml, whose paths are relative to it, to `path`, or (as some exporters have it) to a folder beside.
+    A split may be several folders or lists."""
     bases = [root / str(told["path"]), root] if told.get("path") else [root]
     found: dict[str, list[Path]] = {}
     for word, split in SPLIT_WORDS.items():
         if word not in told or not told[word]:
             continue
-        places = told[word] if isinstance(told[word], list) else [told[word]]
-        tried = [base / re.sub(r"^(\.\./)+", "", place) for place in places for base in bases]
-        tried += [base / place for place in places for base in bases]
-        if place := next((place for place in tried if place.exists()), None):
-            found.setdefault(split, []).extend(_listed(place) if place.is_file() else _pictures(place))
+        for name in told[word] if isinstance(told[word], list) else [told[word]]:
+            tried = [base / each for each in (re.sub(r"^(\.\./)+", "", name), name) for base in bases]
+            if place := next((place for place in tried if place.exists()), None):
+                found.setdefault(split, []).extend(_listed(place) if place.is_file() else _pictures(place))
+            else:
+                gathering.notes.append(f"{name}, which is to hold {split} pictures, is not there.")
     return {split: found[split] for split in SPLITS if found.get(split)}
 
 

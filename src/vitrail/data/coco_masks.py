@@ -7,19 +7,21 @@ import json
 import re
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from vitrail.data.mask_pairs import IGNORE, Found, opened
+from vitrail.data.outlines import from_runs, rasterise
 from vitrail.data.samples import SPLIT_WORDS
 from vitrail.errors import VitrailError
 
 # Categories that mean "all the rest". Where there is one, a pixel without any is a gap, to be ignored.
 REST = {"other", "background", "unlabeled", "unlabelled", "void"}
+UNKNOWN = -1  # the class of a category that is not declared: its picture is left out, the others remain
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class PanopticMask:
     segments: tuple[tuple[int, int], ...]  # number, class
 
     def values(self) -> np.ndarray:
+        _declared([label for _, label in self.segments], str(self.path))
         channels = np.asarray(opened(self.path).convert("RGB")).astype(np.int64)
         numbers = channels @ np.array([1, 256, 65536])
         found = np.full(numbers.shape, IGNORE, np.uint8)
@@ -55,11 +58,14 @@ class PaintedMask:
     rest: int  # the class of what no outline covers, or IGNORE
 
     def values(self) -> np.ndarray:
+        if min(self.size) < 1:
+            raise VitrailError(f"{self.name} has no height and width in the JSON.")
         found = np.full(self.size, self.rest, np.uint8)
+        _declared([label for label, _, _ in self.shapes], self.name)
         for label, _, segmentation in sorted(self.shapes, key=lambda shape: -shape[1]):
             try:
                 found[filled(segmentation, self.size)] = label
-            except (ValueError, TypeError, KeyError, IndexError) as error:
+            except (VitrailError, ValueError, TypeError) as error:
                 raise VitrailError(f"{self.name} has an outline that can't be read ({error}).") from None
         return found
 
@@ -67,47 +73,23 @@ class PaintedMask:
         return f"{self.name} {self.size} {zlib.crc32(repr(self.shapes).encode())} {self.rest}"
 
 
+def _declared(labels: Sequence[int], name: str) -> None:
+    if UNKNOWN in labels:
+        raise VitrailError(f"{name} has a category that the JSON does not declare.")
+
+
 def filled(segmentation: Any, size: tuple[int, int]) -> np.ndarray:
-    """bool [h, w] from polygons [[x, y, x, y, …], …] or a run-length code."""
+    """bool [h, w] from polygons [[x, y, x, y, …], …] or run lengths."""
     if isinstance(segmentation, dict):
-        return run_lengths(segmentation, size)
-    canvas = Image.new("1", (size[1], size[0]))
-    pen = ImageDraw.Draw(canvas)
-    for polygon in segmentation:
-        if len(polygon) >= 6:
-            pen.polygon([float(value) for value in polygon], fill=1)
-    return np.asarray(canvas)
-
-
-def run_lengths(code: dict[str, Any], size: tuple[int, int]) -> np.ndarray:
-    """COCO's code: lengths of runs of 0 and 1 in turn, column by column; as numbers, or packed into a string."""
-    counts = code["counts"]
-    lengths = unpacked(counts) if isinstance(counts, str | bytes) else [int(count) for count in counts]
-    height, width = code.get("size", size)
-    if (height, width) != tuple(size) or sum(lengths) != height * width or min(lengths, default=0) < 0:
-        raise ValueError(f"runs of {sum(lengths)} pixels for a picture of {size[1]}×{size[0]}")
-    runs = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
-    return runs.reshape(width, height).T
-
-
-def unpacked(text: str | bytes) -> list[int]:
-    """Six-bit characters from "0" on: five bits of a number, and whether more follow; from the third number on, the
-    difference to the one two before."""
-    lengths: list[int] = []
-    value = shift = 0
-    for byte in text.encode() if isinstance(text, str) else text:
-        character = byte - 48
-        value |= (character & 0x1F) << shift
-        shift += 5
-        if character & 0x20:
-            continue
-        if character & 0x10:
-            value -= 1 << shift
-        lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
-        value = shift = 0
-    if shift:
-        raise ValueError("a run-length code that breaks off")
-    return lengths
+        mask = from_runs(segmentation)
+        if mask.shape != size:
+            raise ValueError(f"runs for {mask.shape[1]}×{mask.shape[0]} in a picture of {size[1]}×{size[0]}")
+        return mask
+    polygons = [np.array(each, np.float64).reshape(-1, 2) / (size[1], size[0]) for each in segmentation]
+    polygons = [polygon for polygon in polygons if len(polygon) >= 3]
+    if not all(np.isfinite(polygon).all() for polygon in polygons):
+        raise ValueError("a corner is nowhere")
+    return rasterise(polygons, size) if polygons else np.zeros(size, bool)
 
 
 def open_coco(
@@ -136,15 +118,16 @@ def open_coco(
             image = folder / picture["file_name"]
             mask: PanopticMask | PaintedMask | None = None
             if panoptic and annotations:
-                segments = [(s["id"], number[s["category_id"]]) for s in annotations[0]["segments_info"]]
+                segments = [(s["id"], number.get(s["category_id"], UNKNOWN)) for s in annotations[0]["segments_info"]]
                 mask = PanopticMask(path.with_suffix("") / annotations[0]["file_name"], tuple(segments))
             elif annotations or rest != IGNORE:
                 shapes = [
-                    (number[each["category_id"]], float(each.get("area", 0)), each["segmentation"])
+                    (number.get(each["category_id"], UNKNOWN), float(each.get("area", 0)), each["segmentation"])
                     for each in annotations
                     if each.get("segmentation")
                 ]
-                mask = PaintedMask(picture["file_name"], (picture["height"], picture["width"]), shapes, rest)
+                size = (int(picture.get("height") or 0), int(picture.get("width") or 0))
+                mask = PaintedMask(picture["file_name"], size, shapes, rest)
             found.append(Found(picture["file_name"], split, image, mask))
         for key, annotations in of_picture.items():
             orphan = annotations[0].get("file_name", f"annotation {annotations[0].get('id')} of image {key}")

@@ -169,8 +169,8 @@ def read_pairs(table: Path, name: str) -> list[Found]:
             for column in ("path", "mask"):
                 if column not in columns:
                     raise VitrailError(
-                        f"{name} has no column {column}, only {', '.join(columns)}: expected path,mask[,split]."
-                        f"{nearest(column, columns)}"
+                        f"{name} has no column {column}, only {', '.join(columns) or 'nothing'}: "
+                        f"expected path,mask[,split].{nearest(column, columns)}"
                     )
             for row in reader:
                 split = (row.get("split") or "all").strip().lower()

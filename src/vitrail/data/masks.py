@@ -76,9 +76,10 @@ def open_masks(
     """The pairs of DATA, as the head of this file says.
 
     Names come from `classes`, or classes.txt (a name a line, from value 0 on) or classes.json (a list, or {"7": "cat"})
-    beside the data; else a class is called after its value. `ignore` are values that mean no class; 255 alone if
-    nothing is said. Masks of 0 and 255 alone, though, are a thing and what is behind it. `images` is where the pictures
-    of a COCO file lie, where that is neither beside it nor in a folder called as usual.
+    beside the data; else a class is called after its value. `ignore` are values that mean no class, as are those that
+    classes.json calls null; 255 alone if nothing is said. Masks of 0 and 255 alone, though, are a thing and what is
+    behind it. `images` is where the pictures of a COCO file lie, where that is neither beside it nor in a folder called
+    as usual.
     """
     name, path = str(data), Path(data).expanduser()
     notes: list[str] = []
@@ -99,8 +100,11 @@ def open_masks(
         looked.append(seen)
         if progress:
             progress(len(looked), len(pairs))
-    if ignore is None:
-        ignore = [IGNORE]
+    unnamed = [value for value, label in (named or {}).items() if not label]
+    if ignore is not None:
+        ignore = [*ignore, *unnamed]
+    else:
+        ignore = [IGNORE, *unnamed]
         if named is None and {value for seen in looked for value in seen.values} == {0, IGNORE}:
             ignore, named = [], {0: "background", IGNORE: "foreground"}
             notes.append("The masks hold 0 and 255 alone: taken for background and foreground.")
@@ -147,9 +151,10 @@ def _named(folder: Path, classes: Sequence[str] | None) -> dict[int, str] | None
             return dict(enumerate(line.strip() for line in lines if line.strip()))
         if table.is_file():
             content: Any = json.loads(table.read_bytes())
-            if isinstance(content, list):
-                return dict(enumerate(map(str, content)))
-            return {int(value): str(label) for value, label in sorted(content.items(), key=lambda item: int(item[0]))}
+            names = dict(enumerate(content)) if isinstance(content, list) else {int(v): n for v, n in content.items()}
+            if min(names, default=0) < 0:
+                raise ValueError(f"{min(names)} is no value of a mask")
+            return {value: "" if names[value] is None else str(names[value]) for value in sorted(names)}
     except (OSError, ValueError, AttributeError) as error:
         raise VitrailError(
             f"The class names in {folder} can't be read ({error}): expected classes.txt with a name a line, or "

@@ -57,16 +57,29 @@ def to_runs(mask: np.ndarray) -> dict[str, Any]:
 
 def from_runs(runs: Mapping[str, Any]) -> np.ndarray:
     """bool [h, w]."""
+    size, counts = _counted(runs)
+    values = np.arange(len(counts)) % 2 == 1
+    return np.repeat(values, counts).reshape(size, order="F")
+
+
+def sound(runs: Mapping[str, Any], size: tuple[int, int]) -> bool:
+    """Do these run lengths make a mask of this height and width?"""
+    try:
+        return _counted(runs)[0] == size
+    except VitrailError:
+        return False
+
+
+def _counted(runs: Mapping[str, Any]) -> tuple[tuple[int, int], list[int]]:
     try:
         height, width = (int(side) for side in runs["size"])
         counts = runs["counts"]
         counts = _read(counts) if isinstance(counts, str | bytes) else [int(count) for count in counts]
         if min(counts, default=0) < 0 or sum(counts) != height * width:
             raise ValueError
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         raise VitrailError("A mask's run lengths do not add up to its size.") from None
-    values = np.arange(len(counts)) % 2 == 1
-    return np.repeat(values, counts).reshape((height, width), order="F")
+    return (height, width), counts
 
 
 def _written(counts: list[int]) -> str:
