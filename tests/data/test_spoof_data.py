@@ -38,13 +38,14 @@ def test_folders_say_type_subject_session_domain_and_split(tmp_path):
     picture(tmp_path / "msu" / "train" / "replay" / "0002" / "c.png")
     picture(tmp_path / "msu" / "test" / "real" / "0003" / "d.png")
     picture(tmp_path / "msu" / "test" / "mask" / "e.png")
+    picture(tmp_path / "msu" / "devel" / "real" / "0004" / "f.png")
     source = open_faces(tmp_path, training=False)
     train = {Path(face.name).stem: face for face in source.splits["train"]}
     a, b, c = train["a"], train["b"], train["c"]
     assert (a.attack, a.subject, a.session, a.domain, a.person) == ("", "0001", "phone", "msu", "msu/0001")
     assert (b.attack, b.subject, b.domain) == ("print", "0001", "msu")
     assert (c.attack, c.subject) == ("replay", "0002")
-    assert source.classes == ["live", "print", "replay"]
+    assert source.classes == ["live", "print", "replay"] and [f.subject for f in source.splits["val"]] == ["0004"]
     assert [face.labels for face in (a, b, c)] == [(0,), (1,), (2,)]
     mask = next(face for face in source.splits["test"] if face.attack)
     assert (mask.attack, mask.subject, mask.labels) == ("mask", "", ())  # nothing to learn it from
@@ -120,6 +121,12 @@ def test_a_face_box_cuts_the_picture_for_training_and_for_measuring_alike(tmp_pa
     assert np.array_equal(face.pixels(), pixels[5:25, 15:35])
     assert np.array_equal(np.asarray(face.decode()), pixels[5:25, 15:35])
     assert face.identity() != Face("a.png", tmp_path / "a.png", (0,)).identity()
+    outside = Face("a.png", tmp_path / "a.png", (0,), box=(60, 10, 70, 20))
+    for read in (outside.pixels, outside.decode):
+        with pytest.raises(
+            VitrailError, match=r"a\.png is 60×40 pixels, and its face box \(60, 10 to 70, 20\) lies out"
+        ):
+            read()
 
 
 def test_boxes_of_a_second_table_are_found_by_path_or_name(tmp_path):
@@ -215,6 +222,17 @@ def test_a_subject_in_two_splits_is_refused_by_name_unless_the_protocol_is_offic
     assert any("train and test share 2 subjects (0000, 0001): the figures flatter" in note for note in source.notes)
 
 
+def test_a_picture_of_nobody_in_two_splits_is_refused_by_its_name(tmp_path):
+    rows = []
+    for name, split in (("a", "train"), ("b", "train"), ("c", "devel"), ("a", "test")):
+        for kind in ("live", "print"):
+            picture(tmp_path / kind / f"{name}.png")
+            rows.append(f"{kind}/{name}.png,{kind},{split}")
+    (tmp_path / "faces.csv").write_text("\n".join(["path,label,split", *rows]))
+    with pytest.raises(VitrailError, match=r"train and test share 2 subjects \(live/a\.png, print/a\.png\)"):
+        open_faces(tmp_path / "faces.csv")
+
+
 def test_a_domain_left_out_is_tested_on_and_people_of_one_number_are_strangers_elsewhere(tmp_path):
     for domain in ("msu", "casia", "oulu"):
         make_people(tmp_path / domain, people=4)
@@ -293,6 +311,7 @@ def test_protocols_that_make_no_sense_are_refused(tmp_path, options, sentence):
     [
         ("a.png,1\n", 'Line 2 .* has the label "1": write live or attack'),
         ("a.png,live\nb.png,attack\n", "None of the 2 pictures"),
+        ("a.png,live\na.png,print\n", r"Line 3 of .* says print of a\.png, and line 2 says live: which is it\?"),
         ("", "has no rows"),
     ],
 )

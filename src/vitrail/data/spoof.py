@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.samples import Sample, Source, in_order, plural, some
+from vitrail.data.samples import SPLIT_WORDS, Sample, Source, in_order, plural, some
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
 
@@ -27,6 +27,7 @@ ATTACK_WORDS = {
     "attack", "attacks", "spoof", "fake", "imposter", "impostor", "imposterraw", "imposterface", "presentationattack",
 }  # fmt: skip
 LIVE, ATTACK = "live", "attack"
+SPLITS = SPLIT_WORDS | {"devel": "val", "development": "val"}  # as Replay-Attack has it
 MARGIN = 0.3  # of the face box's longer side, added on every side: the edge of a photograph or screen is evidence
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
@@ -57,14 +58,23 @@ class Face(Sample):
     def decode(self, at_least: tuple[int, int] | None = None) -> Image.Image:
         if self.box is None:
             return Sample.decode(self, at_least)
-        return cut_face(Sample.decode(self), self.box, self.margin)
+        image = Sample.decode(self)
+        return image.crop(self.square((image.height, image.width)))
 
     def pixels(self, mode: str = "RGB", at_least: tuple[int, int] | None = None) -> np.ndarray:
         pixels = Sample.pixels(self, mode, at_least if self.box is None else None)
         if self.box is None:
             return pixels
-        left, top, right, bottom = square(pixels.shape[:2], self.box, self.margin)
+        left, top, right, bottom = self.square(pixels.shape[:2])
         return np.ascontiguousarray(pixels[top:bottom, left:right])
+
+    def square(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """What is cut out of a picture of (height, width)."""
+        left, top, right, bottom = self.box  # type: ignore[misc]
+        if not (left < size[1] and top < size[0] and right > 0 and bottom > 0):
+            corner = f"{left:g}, {top:g} to {right:g}, {bottom:g}"
+            raise VitrailError(f"{self.name} is {size[1]}×{size[0]} pixels, and its face box ({corner}) lies outside.")
+        return square(size, (left, top, right, bottom), self.margin)
 
 
 @dataclass(repr=False)

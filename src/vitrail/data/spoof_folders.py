@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 from vitrail.data.folders import is_hidden, readable
-from vitrail.data.samples import PICTURES, SPLIT_WORDS, plural, some
-from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, Face, plain
+from vitrail.data.samples import PICTURES, plural, some
+from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Face, plain
 from vitrail.errors import VitrailError
 
 
@@ -43,8 +43,8 @@ def read_folders(root: Path, name: str) -> tuple[dict[str, list[Face]], list[str
 def _above(place: Path, root: Path) -> tuple[str, str]:
     """(split, domain): of the folders on the way down, the one that is a split, and the others."""
     parts = place.relative_to(root).parts
-    splits = [SPLIT_WORDS[part.lower()] for part in parts if part.lower() in SPLIT_WORDS]
-    return (splits[0] if splits else ""), "/".join(readable(part) for part in parts if part.lower() not in SPLIT_WORDS)
+    splits = [SPLITS[part.lower()] for part in parts if part.lower() in SPLITS]
+    return (splits[0] if splits else ""), "/".join(readable(part) for part in parts if part.lower() not in SPLITS)
 
 
 def _faces(place: Path, root: Path, domain: str) -> list[Face]:

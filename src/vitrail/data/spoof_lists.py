@@ -10,13 +10,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from vitrail.data.folders import readable
-from vitrail.data.samples import PICTURES, SPLIT_WORDS, plural, some
-from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, Box, Face, plain
+from vitrail.data.samples import PICTURES, plural, some
+from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
 from vitrail.errors import VitrailError
 
 LINE = re.compile(rf"(.+?(?:{'|'.join(re.escape(suffix) for suffix in sorted(PICTURES))}))(?:[\s,;]+(.*))?$", re.I)
 NUAA = re.compile(r"\d+_\d+_\d+_(\d+)_\d+")  # person, glasses, place and light, session, number of the picture
-SPLITS = SPLIT_WORDS | {"devel": "val", "development": "val"}
 
 Lists = dict[str, dict[tuple[str, str], Path]]  # what they are called besides → (split, "" or "attack") → file
 

@@ -79,8 +79,8 @@ def two_kinds(faces: list[Face], what: str, why: str) -> None:
 
 
 def shared_subjects(splits: Splits) -> dict[str, list[str]]:
-    """ "train and test" → the subjects that both have."""
-    people = {split: {face.person for face in faces} - {""} for split, faces in splits.items()}
+    """ "train and test" → the subjects that both have; of a picture without a subject, the picture itself."""
+    people = {split: {face.person or face.name for face in faces} for split, faces in splits.items()}
     names = [split for split in ("train", "val", "test") if split in people]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     return {f"{a} and {b}": sorted(people[a] & people[b]) for a, b in pairs if people[a] & people[b]}

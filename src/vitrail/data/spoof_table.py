@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.data.folders import readable
-from vitrail.data.samples import SPLIT_WORDS, plural, some
-from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, Box, Face, plain
+from vitrail.data.samples import plural, some
+from vitrail.data.spoof import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
 from vitrail.errors import VitrailError, nearest
 
 COLUMNS = ("path", "label", "attack", "split", "subject", "session", "domain", "box")
@@ -23,18 +23,24 @@ def read_table(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]
     splits: dict[str, list[Face]] = {}
     missing: list[str] = []
     unknown: set[str] = set()
-    seen: dict[tuple[str, str], int] = {}
+    seen: dict[tuple[str, str], tuple[int, str]] = {}  # picture and split → the first line that has it, and the attack
     for line, row in _rows(path, ("path", "label"), COLUMNS, unknown):
         file = row["path"].replace("\\", "/") if not (path.parent / row["path"]).exists() else row["path"]
         if not file or not row["label"]:
             raise VitrailError(f"Line {line} of {name} has no {'label' if file else 'path'}.")
         split = _split(row.get("split", ""), line, name)
-        if seen.setdefault((file, split), line) != line:
+        attack = _attack(row["label"], row.get("attack", ""), line, name)
+        first, before = seen.setdefault((file, split), (line, attack))
+        if before != attack:
+            said, was = attack or "live", before or "live"
+            raise VitrailError(
+                f"Line {line} of {name} says {said} of {file}, and line {first} says {was}: which is it?"
+            )
+        if first != line:
             continue  # said again
         if not (path.parent / file).is_file():
             missing.append(file)
             continue
-        attack = _attack(row["label"], row.get("attack", ""), line, name)
         splits.setdefault(split, []).append(
             Face(
                 readable(file),
@@ -120,9 +126,9 @@ def _attack(label: str, attack: str, line: int, name: str) -> str:
 def _split(word: str, line: int, name: str) -> str:
     if not word:
         return "all"
-    split = SPLIT_WORDS.get(word.lower())
+    split = SPLITS.get(word.lower())
     if split is None:
-        hint = nearest(word, SPLIT_WORDS)
+        hint = nearest(word, SPLITS)
         raise VitrailError(f'Line {line} of {name} has the split "{word}": use train, dev or test.{hint}')
     return split
 

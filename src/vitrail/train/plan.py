@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.data.augment import Policy
+from vitrail.data.spoof_protocol import DEVELOPMENT
 from vitrail.errors import VitrailError
 from vitrail.train.recipe import Recipe
 
@@ -162,7 +163,7 @@ def _spoofing(facts: Facts, epochs: tuple[int, str]) -> dict[str, tuple[Any, str
         "mixup": (0.0, evidence),
         "cutmix": (0.0, evidence),
         "balance": ("sampling", "live faces as often as attacks, each attack type alike"),
-        "val": (0.25, "of the subjects"),
+        "val": (DEVELOPMENT, "of the subjects"),
         "refit": ("off", "the threshold belongs to the weights that it was chosen with"),
     }
 
