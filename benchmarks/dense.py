@@ -115,7 +115,7 @@ def budget_of(task: str, data: str, options: Any) -> Budget:
     source, gpu = opened(task, data), options.device.startswith("cuda")
     learnt = source.splits["train"]
     recipe = Recipe(task=task, epochs=options.epochs)  # type: ignore[arg-type]
-    full, _ = fill_dense(recipe, DenseFacts(task, len(learnt), True, False, "val" in source.splits, gpu))
+    full, _ = fill_dense(recipe, DenseFacts(task, len(learnt), True, False))
     side = options.image_size or 224
     sides = viewing_sides(options.image_size, typical_side(learnt, min), gpu)[:2] if task == "detect" else (0, 0)
     pre = Preprocessing(size=(side, side), crop=1.0, fit="stretch")

@@ -132,6 +132,8 @@ def test_the_threshold_is_the_one_with_the_best_f1():
     score.add(truth, found)
     assert score.best_threshold() == pytest.approx(0.4)
     assert score.per_class()["support"].tolist() == [2] and score.per_class()["ap50"].tolist() == [1]
+    score.add(truth, objects())  # what was known so far is known no more
+    assert score.per_class()["support"].tolist() == [4] and score.figures(0)["map"] == pytest.approx(51 / 101)
 
 
 def test_overlaps_and_matches_by_hand():

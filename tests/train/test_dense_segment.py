@@ -108,12 +108,18 @@ def test_evaluate_measures_pictures_in_their_own_size(data, run, tmp_path):
     assert "Best, median and worst" in page.read_text()
 
 
-def test_a_run_goes_on_from_a_segmenter_whole_or_from_its_backbone(data, run, tmp_path):
+def test_a_run_goes_on_from_a_segmenter_whole_or_from_its_backbone_and_says_which(data, run, tmp_path, capsys):
     options = {"task": "segment", "weights": run, "epochs": 0, "device": "cpu", "workers": 0, "cache": "off"}
     again = vitrail.train(data, **options, head="fcn", pyramid="simple", out=tmp_path / "same")
     ours, theirs = (read_checkpoint(folder / "model.safetensors").state for folder in (again.folder, run))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert f"Starts from the whole model in {run}." in capsys.readouterr().out
+    vitrail.train(data, **options, head="fcn", pyramid="adapter", out=tmp_path / "pyramid")
+    said = capsys.readouterr().out
+    fitting = [name for name in theirs if name.startswith("head.")]
+    assert f"the backbone, and {len(fitting)} of " in said and f" other weights, of the model in {run}." in said
     other = vitrail.train(data, **options, head="linear", out=tmp_path / "other")
+    assert f"Starts from the backbone of the model in {run}." in capsys.readouterr().out
     ours = read_checkpoint(other.folder / "model.safetensors").state
     inside = "body.model.blocks.0.attention.qkv.weight"
     assert torch.equal(ours[inside.replace("body.model", "body")], theirs[inside])

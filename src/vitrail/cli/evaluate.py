@@ -18,6 +18,7 @@ NAMES = {
     "map75": "mAP at IoU 0.75",
     "mask_map": "mAP of the outlines",
     "mask_map50": "mAP of the outlines at 0.50",
+    "mask_map75": "mAP of the outlines at 0.75",
     "miou": "mean IoU",
     "pixel_accuracy": "pixel accuracy",
     "boundary_f1": "boundary F1",
@@ -56,7 +57,8 @@ def evaluate(
     """Measures a model on labelled images: test/, else val/, else all of them. Exit code 1 if some can't be read.
 
     Args:
-        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME.
+        data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME; for a run that
+            segments, detects or judges faces, the like of what it was trained on.
         model: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name; by default the model that ships
             inside.
         split: Which part to score.

@@ -17,7 +17,8 @@ def train(
 
     Args:
         data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME; with --task segment
-            images/ beside masks/, path,mask or COCO; with --task detect COCO, Pascal VOC or YOLO.
+            images/ beside masks/, path,mask or COCO; with --task detect COCO, Pascal VOC or YOLO; with --task spoof
+            live/ beside folders of attacks, a table, or lists.
     """
     import vitrail
     from vitrail.train.loop import Stopped

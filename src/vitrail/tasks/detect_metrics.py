@@ -57,10 +57,12 @@ class Score:
     masks: bool = False
     truth: list[Objects] = field(default_factory=list)
     found: list[Objects] = field(default_factory=list)
+    _known: "dict[str, list[_Table]]" = field(default_factory=dict, repr=False)  # pycocotools takes its time
 
     def add(self, truth: Objects, found: Objects) -> None:
         self.truth.append(truth)
         self.found.append(found)
+        self._known.clear()
 
     def figures(self, rounds: int = ROUNDS, seed: int = 0) -> dict[str, float]:
         """map, map50, map75 and ap/<class>, the first two with intervals unless `rounds` is 0; with masks the same of
@@ -121,6 +123,11 @@ class Score:
 
     def _tables(self, kind: str) -> "list[_Table]":
         """pycocotools decides which detection is which object; the rest is sums."""
+        if kind not in self._known:
+            self._known[kind] = self._matched(kind)
+        return self._known[kind]
+
+    def _matched(self, kind: str) -> "list[_Table]":
         tool = _evaluated(self.truth, self.found, len(self.classes), kind)
         pictures = len(self.truth)
         tables = []

@@ -150,11 +150,7 @@ def measure_boxes(
 
 def _of_its_size(sample: Boxed) -> Image.Image:
     image = sample.decode()
-    if sample.size not in (None, (image.height, image.width)):
-        height, width = sample.size  # type: ignore[misc]
-        raise VitrailError(
-            f"{sample.name} is {image.width}×{image.height} pixels, and its boxes are for {width}×{height}."
-        )
+    sample.check_size((image.height, image.width))
     return image
 
 

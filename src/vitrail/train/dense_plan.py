@@ -23,8 +23,6 @@ class DenseFacts:
     images: int  # to train on
     pretrained: bool
     swin: bool
-    own_val: bool = False
-    gpu: bool = True
 
 
 def fill_dense(recipe: Recipe, facts: DenseFacts) -> tuple[Recipe, dict[str, str]]:
@@ -35,7 +33,7 @@ def fill_dense(recipe: Recipe, facts: DenseFacts) -> tuple[Recipe, dict[str, str
     chosen: dict[str, tuple[Any, str]] = {
         "head": _head(task),
         "pyramid": ("own", "a Swin has maps of four strides") if facts.swin else _ADAPTER,
-        "epochs": _epochs(task, n, facts.pretrained),
+        "epochs": _epochs(n, facts.pretrained),
         "batch_size": (batch, size if batch < USUAL[task] else "usual for a dense task"),
         "lr": _rate(task, facts.pretrained),
         "weight_decay": (0.05, "usual"),
@@ -68,7 +66,7 @@ def _head(task: str) -> tuple[str, str]:
     return "faster_rcnn", "the surest on little data; mask_rcnn also learns outlines, retinanet has one stage"
 
 
-def _epochs(task: str, n: int, pretrained: bool) -> tuple[int, str]:
+def _epochs(n: int, pretrained: bool) -> tuple[int, str]:
     """A step sees few images here, so that small data takes many passes to be learnt at all."""
     if pretrained:
         return by(n, ((300, 80), (1_000, 60), (3_000, 40), (10_000, 24), (50_000, 12)), 8), f"{n:,} images"

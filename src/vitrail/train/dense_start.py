@@ -63,7 +63,11 @@ def _continued(start: Start, whole: Checkpoint | None, classes: list[str]) -> St
     ours = model.state_dict()
     fitting = {n: t for n, t in theirs.items() if n in ours and ours[n].shape == t.shape}
     inside: str = model.settings.inside  # type: ignore[union-attr,assignment]
-    model.load_state_dict({n: t for n, t in fitting.items() if not n.startswith(inside)}, strict=False)
+    around = {n: t for n, t in fitting.items() if not n.startswith(inside)}
+    model.load_state_dict(around, strict=False)
     if same and len(fitting) == len(ours):
         return replace(start, why=start.why.replace("the backbone of the model in", "the whole model in"))
-    return replace(start, why=start.why.replace("the backbone of", "the backbone and the pyramid of"))
+    if not around:
+        return start
+    others = f"the backbone, and {len(around)} of {sum(not n.startswith(inside) for n in ours)} other weights, of"
+    return replace(start, why=start.why.replace("the backbone of", others))

@@ -10,8 +10,9 @@ from torch import nn
 from vitrail.data.box_augment import BoxAugmenter, BoxBatch, BoxPolicy, viewed
 from vitrail.data.box_samples import Boxed, BoxSource
 from vitrail.data.boxes import open_boxes
+from vitrail.data.inspect_labels import BOX_TROUBLES
 from vitrail.data.pictures import Pictures
-from vitrail.data.samples import Sample
+from vitrail.data.samples import Sample, some
 from vitrail.data.store import choose
 from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinSettings
@@ -29,13 +30,6 @@ from vitrail.train.run import Run, pictures_to_learn, run_folder, splits, typica
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
 
-KINDS = {
-    "clipped": "Boxes that reached outside of the picture", "empty": "Empty boxes", "unreadable box": "No boxes",
-    "unknown class": "Boxes of an unknown class", "repeated": "Boxes that were there twice",
-    "no picture": "Annotations without a picture", "unreadable annotation": "Annotations that can't be read",
-    "not in a list": "Pictures in none of the lists", "no box": "Pictures without a box",
-}  # fmt: skip
-
 
 def train_detector(data: str, recipe: Recipe, group: Processes) -> Run:
     folder, view = group.of_first(run_folder(recipe, data)), View(group.first)
@@ -43,10 +37,11 @@ def train_detector(data: str, recipe: Recipe, group: Processes) -> Run:
         raise VitrailError(f"mAP is measured by pycocotools, which is not installed: {extra('detect')}.")
     source = open_boxes(data)
     if recipe.head == "mask_rcnn" and not source.outlined:
-        raise VitrailError(f"--head mask_rcnn learns outlines, and {data} has boxes without: use faster_rcnn.")
+        bare = some(source.bare, 3)
+        raise VitrailError(f"--head mask_rcnn learns outlines, and {data} has boxes without ({bare}): use faster_rcnn.")
     learnt, gpu = pictures_to_learn(source), group.device.type == "cuda"
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
-    facts = DenseFacts("detect", len(learnt), False, False, "val" in source.splits, gpu)
+    facts = DenseFacts("detect", len(learnt), False, False)
     fill_dense(recipe, facts)  # refuses what can't be, before weights are read
     start, whole = start_backbone(recipe, learnt, gpu)
     facts = replace(facts, pretrained=start.pretrained, swin=isinstance(start.model.settings, SwinSettings))
@@ -108,7 +103,7 @@ class Detection(DenseWork):
         return augment
 
     def wrong(self) -> dict[str, list[str]]:
-        return {KINDS.get(what, what): where for what, where in self.source.problems.items()}
+        return {BOX_TROUBLES[what].capitalize(): where for what, where in self.source.problems.items()}
 
     # -- the model ---------------------------------------------------------------------------------------------------
 

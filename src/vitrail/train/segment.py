@@ -35,7 +35,7 @@ def train_segmenter(data: str, recipe: Recipe, group: Processes) -> Run:
     source = open_masks(data, progress=view.reading("reading the masks"))
     learnt, gpu = pictures_to_learn(source), group.device.type == "cuda"
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
-    facts = DenseFacts("segment", len(learnt), False, False, "val" in source.splits, gpu)
+    facts = DenseFacts("segment", len(learnt), False, False)
     fill_dense(recipe, facts)  # refuses what can't be, before weights are read
     start, whole = start_backbone(recipe, learnt, gpu)
     facts = replace(facts, pretrained=start.pretrained, swin=isinstance(start.model.settings, SwinSettings))
