@@ -285,6 +285,7 @@ def test_any_setting_can_be_changed_by_name():
         ("vit_mini4:positon=rotary", 'Did you mean "position"?'),
         ("vit_mini4:position=rotory", "rotory"),
         ("vit_mini4:depth=2,rotary", "'rotary' in"),
+        ("depth=2", "'depth=2' names no model"),
         ("vit_mimi4:depth=2", "There is no model named 'vit_mimi4'"),
     ):
         with pytest.raises(VitrailError) as error:

@@ -129,6 +129,8 @@ def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
 def _changed(name: str) -> tuple[Entry, dict[str, Any]]:
     """`vit_mini4:position=rotary,depth=6`: what stands behind the last colon, as Python writes it or as a bare word."""
     base, _, words = name.rpartition(":")
+    if not base:
+        raise VitrailError(f"{name!r} names no model: write it as in vit_mini4:position=rotary.")
     entry, implied = resolve(base)
     changes = dict(implied)
     for word in re.split(r",(?![^(]*\))", words):  # not inside of (3, 4, 9)
