@@ -140,14 +140,19 @@ def test_what_stands_on_the_backbone_learns_at_the_full_rate_and_the_idle_part_n
 
 
 def test_with_the_head_alone_the_backbone_stays_what_it_was(data, run, tmp_path):
-    tuned = vitrail.train(
-        data, task="segment", weights=run, tune="head", head="linear", epochs=1, batch_size=4, ema=0, device="cpu",
-        workers=0, cache="off", out=tmp_path / "head",
+    fresh, tuned = (
+        vitrail.train(
+            data, task="segment", weights=run, tune="head", head="linear", epochs=epochs, batch_size=4, ema=0,
+            device="cpu", workers=0, cache="off", out=tmp_path / f"{epochs}",
+        )
+        for epochs in (0, 1)
     )  # fmt: skip
-    before, after = (read_checkpoint(folder / "model.safetensors").state for folder in (run, tuned.folder))
+    before, at_first, after = (
+        read_checkpoint(f / "model.safetensors").state for f in (run, fresh.folder, tuned.folder)
+    )
     for name in [name for name in after if name.startswith("body.")]:
         assert torch.equal(after[name], before[name.replace("body.", "body.model.", 1)])
-    assert after["head.output.weight"].abs().max() > 0
+    assert (after["head.output.weight"] - at_first["head.output.weight"]).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ class Detection(DenseWork):
             cache = self.group.of_first(choose("auto", expected, self.group.count))
         return viewed(boxed, *self.sides, room=None, mode=self.mode, cache=cache)
 
+    def read(self) -> None:
+        super().read()
+        if "val" in self.views:  # measured from the host one by one, in their own sizes: no copy on the GPU is wanted
+            self.views["val"].loader.resident = None
+
     @property
     def mode(self) -> str:
         return "L" if len(self.pre.mean) == 1 else "RGB"
