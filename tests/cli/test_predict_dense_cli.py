@@ -76,6 +76,8 @@ def test_options_of_another_task_are_refused_and_nothing_is_written(folder: Path
     assert not Path("o.csv").exists() and not Path("o.json").exists()
     with pytest.raises(VitrailError, match=r"--window is of no use to a run that was made to detect"):
         run("pictures", "--model", "detect", "--window", 64)
+    with pytest.raises(VitrailError, match=r"--threshold is a probability, from 0 to 1, got 7\."):
+        run("pictures", "--model", "detect", "--threshold", 7)
     with pytest.raises(VitrailError, match="--out names a folder"):
         run("pictures", "--model", "detect", "--out", "pictures/a.png")
 

@@ -133,6 +133,17 @@ def test_boxes_that_reach_out_are_clipped_and_empty_ones_left_out_each_counted_a
     )
 
 
+def test_a_picture_whose_boxes_are_all_wrong_is_no_negative_example(tmp_path):
+    content = coco()
+    for wrong in ([1, 2, "x", 4], [200, 10, 5, 5]):
+        content["annotations"] = [a for a in content["annotations"] if a["image_id"] != 2]
+        content["annotations"].append({"id": 90, "image_id": 2, "category_id": 10, "bbox": wrong})
+        source = open_boxes(write_coco(tmp_path, content))
+        assert [sample.name for sample in source.splits["all"]] == ["a.png", "c.png"]
+        assert source.problems["no box left"] == ["b.png"] and source.problems["no box"] == ["c.png"]
+        assert "1 picture whose boxes are all wrong, left out (b.png)." in source.notes
+
+
 def test_files_without_partner_are_listed_and_bad_ones_leave_their_picture_out(tmp_path):
     root = write_voc(tmp_path)
     (root / "JPEGImages" / "a.png").unlink()

@@ -57,6 +57,8 @@ def predict(
     for option, value in (("--top", top), ("--window", window), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise VitrailError(f"{option} must be at least 1, got {value}.")
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise VitrailError(f"--threshold is a probability, from 0 to 1, got {threshold:g}.")
     paths = collect(images)
     bad: list[str] = []
     as_json: list[dict[str, Any]] = []

@@ -26,6 +26,7 @@ FILES = {
     "no picture": "{annotation} without a picture, left out",
     "unreadable annotation": "{annotation} that can't be read, with its picture left out",
     "not in a list": "{picture} in none of the split lists, left out",
+    "no box left": "{picture} whose boxes are all wrong, left out",
     "no box": "{picture} without a box, kept as a negative example",
 }
 
@@ -92,6 +93,7 @@ class Entry:
     rows: Sequence[Row]
     size: tuple[int, int] | None = None
     number: int | None = None
+    stated: int = 0  # objects, readable or not, where these are more than the rows
 
 
 class Gathering:
@@ -121,7 +123,8 @@ class Gathering:
             splits[split] = []
             for entry in entries:
                 number += 1
-                splits[split].append(self._sample(entry, index, number))
+                if (sample := self._sample(entry, index, number)) is not None:
+                    splits[split].append(sample)
         source = BoxSource(
             self.name, [*classes], in_order(splits), multi_label=True, notes=[*self.notes, *self._sentences()],
             problems=dict(self.problems), category_ids=[*(category_ids or range(1, len(classes) + 1))],
@@ -135,7 +138,7 @@ class Gathering:
             source.notes.append(f"{plural(len(unused), 'class', 'classes')} without a single box ({some(unused)}).")
         return source
 
-    def _sample(self, entry: Entry, index: dict[str, int], number: int) -> Boxed:
+    def _sample(self, entry: Entry, index: dict[str, int], number: int) -> Boxed | None:
         kept: dict[tuple[Any, ...], Row] = {}
         for row in entry.rows:
             where = f"{entry.name}: {row.label} {_written(row.box, entry.size)}"
@@ -156,6 +159,9 @@ class Gathering:
             if key in kept:
                 self.wrong("repeated", where)
             kept.setdefault(key, row._replace(box=inside))
+        if not kept and (entry.rows or entry.stated):  # something is on it: as a negative example it would be a lie
+            self.wrong("no box left", entry.name)
+            return None
         if not kept:
             self.wrong("no box", entry.name)
         rows = [*kept.values()]

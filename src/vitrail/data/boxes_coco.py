@@ -72,7 +72,7 @@ def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, in
             continue
         rows = [row for each in found if (row := _row(each, labels, (height, width), file, gathering))]
         number = picture["id"] if isinstance(picture["id"], int) else None
-        gathering.add(split, Entry(file, folder / file, rows, (height, width), number))
+        gathering.add(split, Entry(file, folder / file, rows, (height, width), number, len(found)))
     for image, several in by_image.items():
         gathering.wrong("no picture", f"{plural(len(several), 'box', 'boxes')} of image {image} in {path.name}")
 

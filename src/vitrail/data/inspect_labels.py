@@ -20,6 +20,7 @@ BOX_TROUBLES = {
     "no picture": "annotations without a picture, left out",
     "unreadable annotation": "annotations that can't be read, with their pictures left out",
     "not in a list": "pictures in none of the split lists, left out",
+    "no box left": "pictures whose boxes are all wrong, left out",
     "no box": "pictures without a box, kept as negative examples",
 }
 HARMLESS = {"no box"}
