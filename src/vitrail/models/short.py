@@ -1,7 +1,7 @@
 """Attention over few tokens on a GPU: one program makes a whole map in its registers, forward and backward.
 
 The kernels that libraries have walk over long sequences in tiles, and over the 64 tokens of a 32×32 picture they spend
-most of their time on getting ready: half of a training step of the small ViT (records/speed).
+most of their time on getting ready: they took half of a training step of the small ViT (records/speed).
 """
 
 import os
@@ -22,14 +22,14 @@ except ImportError:  # a CPU or a Mac, where it is not needed
 LONGEST, WIDEST = 64, 32  # tokens, and numbers per head: beyond, tiles begin to pay
 
 
-def _can_build() -> bool:
+def can_build() -> bool:
     """Triton compiles a little C on first use. Many machines, and most containers, have no compiler or no headers of
     Python: there PyTorch's own kernel does it."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     return bool(compiler) and Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file()
 
 
-READY = triton is not None and _can_build()
+READY = triton is not None and can_build()
 
 
 def suits(q: Tensor, v: Tensor) -> bool:

@@ -236,7 +236,8 @@ class Trainer:
                 return self._accumulate(pixels, targets)
             except torch.OutOfMemoryError:
                 size = min(self.micro_batch, len(pixels))
-                if self.parallel and size > 1:  # the others may be half-way through exchanging gradients
+                recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+                if (self.parallel or recording) and size > 1:  # others may be half-way through exchanging gradients
                     raise VitrailError(
                         f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
                     ) from None

@@ -15,6 +15,7 @@ from vitrail.data.pictures import Pictures, cache_mode, default_workers, fitted,
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
+from vitrail.models.short import can_build
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images, all_bad, read
 from vitrail.train.leave import Stopped
@@ -167,8 +168,8 @@ class Work(ABC):
     @property
     def compiles(self) -> bool:
         steps = self.epochs * (len(self.views["train"].numbers) // (self.recipe.batch_size or 64))
-        gpu = self.group.device.type == "cuda"
-        return self.recipe.compile == "on" or (self.recipe.compile == "auto" and gpu and steps >= COMPILE_FROM)
+        pays = self.group.device.type == "cuda" and steps >= COMPILE_FROM and can_build()
+        return self.recipe.compile == "on" or (self.recipe.compile == "auto" and pays)
 
     # -- data --------------------------------------------------------------------------------------------------------
 
