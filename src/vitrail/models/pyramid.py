@@ -131,7 +131,7 @@ def resample(x: Tensor, frame: tuple[float, float], other: tuple[float, float], 
     # Only a part, or more than it: by places, for the two grids do not line up. In half precision a place would be off.
     wide = torch.promote_types(x.dtype, torch.float32)
     places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1
-    places = places.to(wide).view(1, *size, 2).expand(len(x), -1, -1, -1)
+    places = places.to(wide).view(1, *size, 2).expand(x.shape[0], -1, -1, -1)  # `len` would fix the batch in an export
     return F.grid_sample(x.to(wide), places, padding_mode="border", align_corners=False).to(x.dtype)
 
 
