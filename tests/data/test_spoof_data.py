@@ -240,6 +240,10 @@ def test_a_domain_left_out_is_tested_on_and_people_of_one_number_are_strangers_e
     assert {face.domain for face in source.splits["test"]} == {"casia"}
     assert {face.domain for s in ("train", "val") for face in source.splits[s]} == {"msu", "oulu"}
     assert len(source.splits["test"]) == 16 and len(source.splits["train"]) + len(source.splits["val"]) == 32
+    assert any(
+        note.startswith("4 subjects of the test (0000, 0001, 0002, 0003) also trained or chose, in another domain")
+        for note in source.notes
+    )
     with pytest.raises(VitrailError, match=r"no domain 'cassia'; it has casia, msu, oulu\. Did you mean .casia."):
         open_faces(tmp_path, leave_out="cassia")
 

@@ -59,6 +59,11 @@ def arrange(
     for where, people in overlap.items():
         notes.append(f"{where} share {plural(len(people), 'subject')} ({some(people, 20)}): the figures flatter.")
     facts["overlap"] = overlap
+    if namesakes := _namesakes(splits):
+        notes.append(
+            f"{plural(len(namesakes), 'subject')} of the test ({some(namesakes)}) also trained or chose, in another "
+            "domain: taken for other people; if they are not, the figures flatter."
+        )
     nameless = sum(not face.subject for faces in splits.values() for face in faces)
     if nameless:
         notes.append(
@@ -84,6 +89,15 @@ def shared_subjects(splits: Splits) -> dict[str, list[str]]:
     names = [split for split in ("train", "val", "test") if split in people]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     return {f"{a} and {b}": sorted(people[a] & people[b]) for a, b in pairs if people[a] & people[b]}
+
+
+def _namesakes(splits: Splits) -> list[str]:
+    """Subjects to test on whose name is also in another domain, of those that teach or choose."""
+    tested = {face.subject for face in splits.get("test", []) if face.domain and face.subject}
+    others = {face.subject for split in ("train", "val") for face in splits[split] if face.domain}
+    people = {face.person for split in ("train", "val") for face in splits[split]}
+    same = {face.subject for face in splits.get("test", []) if face.person in people}
+    return sorted((tested & others) - same)
 
 
 def part_by_subject(faces: list[Face], fraction: float, seed: int) -> tuple[list[Face], list[Face]]:
