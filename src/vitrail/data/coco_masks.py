@@ -4,7 +4,6 @@ The JSON is found to be of one kind or the other. Its categories are the classes
 """
 
 import json
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.box_samples import split_word
 from vitrail.data.mask_pairs import IGNORE, Found, opened
 from vitrail.data.outlines import from_runs, rasterise
-from vitrail.data.samples import SPLIT_WORDS
 from vitrail.errors import VitrailError
 
 # Categories that mean "all the rest". Where there is one, a pixel without any is a gap, to be ignored.
@@ -112,7 +111,7 @@ def open_coco(
             classes, number, rest = ["background", *classes], {key: i + 1 for key, i in number.items()}, 0
             notes.append(f"{path.name} names no rest, so what no outline covers is the class background.")
         found = []
-        split = _split(path)
+        split = split_word(path.stem) or "all"  # panoptic_train2017.json is of train
         for key, picture in pictures.items():
             annotations = of_picture.pop(key, [])
             image = folder / picture["file_name"]
@@ -146,17 +145,11 @@ def open_coco(
     return found, classes, notes, colours if known else None  # type: ignore[return-value]
 
 
-def _split(path: Path) -> str:
-    """panoptic_train2017.json is of train; a name without such a word is of all."""
-    words = re.findall(r"[a-z]+", path.stem.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "all")
-
-
 def _picture_folder(path: Path, names: list[str]) -> Path:
     """Where the pictures of a JSON lie, as COCO and others have it: beside it or one folder up, in images/, in a folder
     called like the last word of its name (train2017), or in both."""
-    last = path.stem.rsplit("_", 1)[-1]
-    inner = ["", "images", last, f"images/{last}", _split(path), f"images/{_split(path)}"]
+    last, split = path.stem.rsplit("_", 1)[-1], split_word(path.stem) or "all"
+    inner = ["", "images", last, f"images/{last}", split, f"images/{split}"]
     places = [root / each for root in (path.parent, path.parent.parent) for each in inner]
     for place in places:
         if any((place / name).is_file() for name in names[:5]):
