@@ -151,9 +151,10 @@ def test_files_without_partner_are_listed_and_bad_ones_leave_their_picture_out(t
     Image.new("RGB", (30, 30)).save(root / "JPEGImages" / "d.png")
     source = open_boxes(root)
     assert source.problems["no picture"] == ["a.xml"]
-    assert source.problems["no box"] == ["JPEGImages/d.png"]
+    assert source.problems["no annotation"] == ["JPEGImages/d.png"] and "no box" not in source.problems
+    assert "1 picture without an annotation, left out (JPEGImages/d.png)." in source.notes
     assert source.problems["unreadable annotation"][0].startswith("c.xml: ")
-    assert [sample.name for sample in source.splits["all"]] == ["JPEGImages/b.png", "JPEGImages/d.png"]
+    assert [sample.name for sample in source.splits["all"]] == ["JPEGImages/b.png"]
     content = coco()
     content["images"].append({"id": 9, "file_name": "gone.png", "width": 9, "height": 9})
     assert open_boxes(write_coco(tmp_path / "coco", content)).problems["no picture"] == ["gone.png of boxes.json"]
@@ -173,6 +174,30 @@ def test_difficult_objects_and_crowds_are_kept_as_ignored(tmp_path):
     content = coco()
     content["annotations"][0]["iscrowd"] = 1
     assert open_boxes(write_coco(tmp_path / "coco", content)).splits["all"][0].ignored.tolist() == [True, False]
+
+
+def test_pictures_of_one_name_in_two_splits_have_names_of_their_own(tmp_path):
+    for split in ("train", "val"):
+        pictures(tmp_path / split)
+        (tmp_path / split / "_annotations.coco.json").write_text(json.dumps(coco()))
+    source = open_boxes(tmp_path)
+    names = {split: [sample.name for sample in samples] for split, samples in source.splits.items()}
+    assert names == {split: [f"{split}/{name}.png" for name in PICTURES] for split in ("train", "val")}
+    assert source.problems["no box"] == ["train/c.png", "val/c.png"]
+    assert open_boxes(tmp_path / "val" / "_annotations.coco.json").splits["val"][0].name == "a.png"
+
+
+def test_one_id_for_two_pictures_is_refused_and_an_entry_repeated_counts_once(tmp_path):
+    content = coco()
+    content["images"].append(dict(content["images"][0]))
+    source = open_boxes(write_coco(tmp_path, content))
+    assert [sample.name for sample in source.splits["all"]] == ["a.png", "b.png", "c.png"]
+    assert source.notes[0] == "1 picture of boxes.json with an entry that is there already (a.png)."
+    content["images"][1]["id"] = 1
+    with pytest.raises(
+        VitrailError, match=r"gives a\.png and b\.png the same id, 1: whose its boxes are can't be told"
+    ):
+        open_boxes(write_coco(tmp_path, content))
 
 
 def test_the_lists_of_voc_are_the_splits(tmp_path):

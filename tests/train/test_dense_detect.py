@@ -37,7 +37,7 @@ def run(data, tmp_path_factory) -> Path:
 def test_a_run_says_what_it_does_and_keeps_its_figures(run):
     said = run.with_suffix(".log").read_text()
     assert "2 classes, 8 images to train on, 4 to validate on (val/, seed 0)." in said
-    assert "1 picture without a box, kept as a negative example (7.png)." in said
+    assert "1 picture without a box, kept as a negative example (train/7.png)." in said
     assert "32 to 53" in said and "faster_rcnn" in said
     found = rows(run)
     assert [row["epoch"] for row in found] == [1, 2]

@@ -25,6 +25,7 @@ TROUBLES = {
 FILES = {
     "no picture": "{annotation} without a picture, left out",
     "unreadable annotation": "{annotation} that can't be read, with its picture left out",
+    "no annotation": "{picture} without an annotation, left out",
     "not in a list": "{picture} in none of the split lists, left out",
     "no box left": "{picture} whose boxes are all wrong, left out",
     "no box": "{picture} without a box, kept as a negative example",

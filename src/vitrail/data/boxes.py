@@ -52,5 +52,5 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
     if len(found) > 1:
         raise VitrailError(f"{name} holds {' and '.join(found)}: keep one kind, or pass the JSON or data.yaml itself.")
     if found == ["COCO's JSON"]:
-        return open_coco(json_files(path), name, folder)
+        return open_coco(json_files(path), name, folder, path)
     return open_voc(path, name) if found[0].startswith("Pascal") else open_yolo(path, name)

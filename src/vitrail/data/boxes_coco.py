@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_split, split_word
 from vitrail.data.outlines import Outline, sound
-from vitrail.data.samples import SPLITS, plural
+from vitrail.data.samples import SPLITS, plural, some
 from vitrail.errors import VitrailError
 
 # Other annotations that lie beside the boxes in COCO's own folder.
@@ -24,8 +24,9 @@ def json_files(root: Path) -> list[Path]:
     return instances or [path for path in found if path.name not in ("classes.json", "package.json")]
 
 
-def open_coco(files: list[Path], name: str, images: Path | None = None) -> BoxSource:
-    """`images` is the folder that file names are relative to, where it can't be found beside the file."""
+def open_coco(files: list[Path], name: str, images: Path | None = None, root: Path | None = None) -> BoxSource:
+    """`images` is the folder that file names are relative to, where it can't be found beside the file. Of several files
+    the pictures are named by their places below `root`: train/0.png is not val/0.png."""
     gathering = Gathering(name)
     categories: dict[str, int] = {}  # name → id, of all files
     by_split: dict[str, Path] = {}
@@ -41,14 +42,17 @@ def open_coco(files: list[Path], name: str, images: Path | None = None) -> BoxSo
         gathering.notes.append(
             f"{by_split.pop('all').name} names no split, as the files beside it do, and is not read."
         )
+    base = root if images is None and len(by_split) > 1 else None
     for split in ("all", *SPLITS):
         if split in by_split:
-            _read(by_split[split], split, gathering, categories, images)
+            _read(by_split[split], split, gathering, categories, images, base)
     by_id = sorted(categories.items(), key=lambda item: item[1])
     return gathering.source([label for label, _ in by_id], [number for _, number in by_id])
 
 
-def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, int], images: Path | None) -> None:
+def _read(
+    path: Path, split: str, gathering: Gathering, categories: dict[str, int], images: Path | None, base: Path | None
+) -> None:
     content = _json(path)
     labels: dict[Any, str] = {}
     for category in content["categories"]:
@@ -59,7 +63,7 @@ def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, in
     by_image: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for annotation in content["annotations"]:
         by_image[_key(annotation, "image_id")].append(annotation)
-    pictures = [picture for picture in content["images"] if picture.get("file_name")]
+    pictures = _once([picture for picture in content["images"] if picture.get("file_name")], path, gathering)
     folder = images or _images_of(path, split, [str(picture["file_name"]) for picture in pictures])
     for picture in pictures:
         found, file = by_image.pop(picture["id"], []), str(picture["file_name"]).replace("\\", "/")
@@ -70,11 +74,36 @@ def _read(path: Path, split: str, gathering: Gathering, categories: dict[str, in
         if not (width and height):
             gathering.wrong("unreadable annotation", f"{file} of {path.name}: no width and height")
             continue
-        rows = [row for each in found if (row := _row(each, labels, (height, width), file, gathering))]
+        name = file if base is None else _below(base, folder / file)
+        rows = [row for each in found if (row := _row(each, labels, (height, width), name, gathering))]
         number = picture["id"] if isinstance(picture["id"], int) else None
-        gathering.add(split, Entry(file, folder / file, rows, (height, width), number, len(found)))
+        gathering.add(split, Entry(name, folder / file, rows, (height, width), number, len(found)))
     for image, several in by_image.items():
         gathering.wrong("no picture", f"{plural(len(several), 'box', 'boxes')} of image {image} in {path.name}")
+
+
+def _once(pictures: list[dict[str, Any]], path: Path, gathering: Gathering) -> list[dict[str, Any]]:
+    """Each id once: of two pictures with one id, it can't be told whose its boxes are."""
+    by_id: dict[Any, dict[str, Any]] = {}
+    twice = []
+    for picture in pictures:
+        first = by_id.setdefault(picture["id"], picture)
+        if first["file_name"] != picture["file_name"]:
+            raise VitrailError(
+                f"{path} gives {first['file_name']} and {picture['file_name']} the same id, {picture['id']}: "
+                "whose its boxes are can't be told."
+            )
+        if first is not picture:
+            twice.append(str(picture["file_name"]))
+    if twice:
+        times = plural(len(twice), "picture")
+        gathering.notes.append(f"{times} of {path.name} with an entry that is there already ({some(twice, 3)}).")
+    return [*by_id.values()]
+
+
+def _below(base: Path, path: Path) -> str:
+    """Relative to the base, with slashes; as it is where the file names a place of its own."""
+    return path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
 
 
 def _key(annotation: dict[str, Any], name: str) -> int | str | None:

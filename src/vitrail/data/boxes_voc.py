@@ -57,8 +57,8 @@ def _add(
         gathering.wrong("no picture", annotation.name if annotation else f"{stem} of {split}.txt")
         return
     name = picture.relative_to(root).as_posix()
-    if annotation is None:
-        gathering.add(split, Entry(name, picture, []))
+    if annotation is None:  # VOC writes one for an empty picture too: nobody has looked at this one
+        gathering.wrong("no annotation", name)
         return
     try:
         rows, size = _read(annotation)

@@ -19,6 +19,7 @@ BOX_TROUBLES = {
     "repeated": "boxes that are there twice, and count once",
     "no picture": "annotations without a picture, left out",
     "unreadable annotation": "annotations that can't be read, with their pictures left out",
+    "no annotation": "pictures without an annotation, left out",
     "not in a list": "pictures in none of the split lists, left out",
     "no box left": "pictures whose boxes are all wrong, left out",
     "no box": "pictures without a box, kept as negative examples",
