@@ -187,3 +187,16 @@ def test_layers_that_are_not_there_are_refused():
 
 def test_bad_settings_are_refused_through_create_model():
     assert refusal(create_model, "vit_b16", heads=7) == "A width of 768 can't be divided among 7 heads."
+
+
+@pytest.mark.parametrize("base", ["vit_mini4", "swin_t"])
+def test_a_tuning_that_is_none_is_refused(base):
+    help = "is not known; give its fields, tuning={'kind': 'lora', 'rank': 8}, or train with --tune."
+    assert refusal(create_model, f"{base}:tuning=abc") == f"tuning='abc' {help}"
+    for value in (3, {"kid": "lora"}, ["lora"]):
+        assert refusal(create_model, base, tuning=value) == f"tuning={value!r} {help}"
+
+
+def test_the_advice_on_tuning_helps():
+    model = create_model("vit_nano2", tuning={"kind": "lora", "rank": 8})
+    assert model.settings.tuning.rank == 8 and sum("lora" in name for name, _ in model.named_parameters()) > 0

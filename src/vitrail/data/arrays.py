@@ -2,9 +2,10 @@
 
     np.savez("cifar.npz", train_images=…, train_labels=…, test_images=…, test_labels=…, classes=[…])
 
-Images are uint8, [n, height, width, 3], or [n, height, width] for grey. Labels are numbers or names, [n]; or 0 and 1,
-[n, classes], where a picture may have several. `classes` names the numbers. Without splits the keys are `images` and
-`labels`. Keras' names (`x_train`, `y_train`) are read as well.
+Images are uint8, [n, height, width, 3], or [n, height, width] or [n, height, width, 1] for grey. Labels are numbers or
+names, [n]; or 0 and 1, [n, classes], where a picture may have several. Where each has exactly one 1 that is its one
+label. `classes` names the numbers. Without splits the keys are `images` and `labels`. Keras' names (`x_train`,
+`y_train`) are read as well.
 
 What `np.savez` writes lies in the file as it lies in memory, so it is mapped and not read; what `np.savez_compressed`
 writes is unpacked once.
@@ -22,6 +23,7 @@ from vitrail.data.samples import SPLIT_WORDS, Item, Sample, Source, in_order, pl
 from vitrail.errors import VitrailError
 
 SUFFIX = ".npz"
+MOST_CLASSES = 100_000  # more than that are numbers of something else, unless most of them are there
 Labels = list[tuple[int, ...]]
 
 
@@ -56,6 +58,8 @@ def open_arrays(path: Path, name: str) -> Source:
     given = {split: arrays[labels] for split, (_, labels) in keys.items() if labels in arrays}
     for split, (images, labels) in keys.items():
         _check_images(arrays[images], images, name)
+        if arrays[images].ndim == 4 and arrays[images].shape[3] == 1:
+            arrays[images] = arrays[images][..., 0]
         if split not in given:
             if given:
                 raise VitrailError(f"{name} has labels for {some(given)} and none for {split}: add {labels}.")
@@ -64,12 +68,15 @@ def open_arrays(path: Path, name: str) -> Source:
             raise VitrailError(f"{name} has {counts}: expected as many of one as of the other.")
     names = [_word(value) for value in arrays["classes"].tolist()] if "classes" in arrays else None
     classes, labelled, multi_label = _labelled(given, names, name)
+    notes = []
+    if not multi_label and any(each.ndim == 2 and each.shape[1] > 1 for each in given.values()):
+        notes.append("Each row of labels has a single 1, so they are read as one label for each image.")
     splits: dict[str, list[Sample]] = {}
     for split, (key, _) in keys.items():
         pictures = ArrayPictures(path, key, arrays[key])
         each = labelled.get(split) or [()] * len(arrays[key])
         splits[split] = [Sample(f"{path.name}/{split}/{i}", Item(pictures, i), one) for i, one in enumerate(each)]
-    return Source(name, classes, in_order(splits), multi_label)
+    return Source(name, classes, in_order(splits), multi_label, notes)
 
 
 def _keys(members: Iterable[str], name: str) -> dict[str, tuple[str, str]]:
@@ -115,7 +122,7 @@ def _check_images(images: np.ndarray, key: str, name: str) -> None:
         raise VitrailError(f"{key} of {name} is {images.dtype}: expected uint8, from 0 to 255.")
     if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3, 4):
         raise VitrailError(f"{key} of {name} is {shape}: the colours go last, images.transpose(0, 2, 3, 1).")
-    if not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (3, 4))) or 0 in images.shape[1:]:
+    if not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3, 4))) or 0 in images.shape[1:]:
         raise VitrailError(f"{key} of {name} is {shape}: expected n×height×width×3, or n×height×width for grey.")
 
 
@@ -136,7 +143,7 @@ def _labelled(
         if any(each.min(initial=0) < 0 or each.max(initial=0) > 1 for each in given.values()):
             raise VitrailError(f"{name} has columns of labels that are not 0 or 1: give each image one label, [n].")
         found = {split: [tuple(np.flatnonzero(row).tolist()) for row in each] for split, each in given.items()}
-        return classes, found, True
+        return classes, found, any(len(labels) != 1 for each in found.values() for labels in each)
     if first.ndim != 1 or first.dtype.kind not in "iuUS":
         kind = f"{first.dtype} in {plural(first.ndim, 'dimension')}"
         raise VitrailError(f"The labels of {name} are {kind}: expected one whole number or name for each image.")
@@ -144,16 +151,20 @@ def _labelled(
     words = [_word(value) for value in values]
     if first.dtype.kind in "US":
         classes = names or words
+        at = {value: classes.index(word) if word in classes else -1 for value, word in zip(values, words, strict=True)}
     else:
-        classes = [str(number) for number in range(max(values) + 1)]
-    at = {value: classes.index(word) if word in classes else -1 for value, word in zip(values, words, strict=True)}
-    unknown = [
-        word for value, word in zip(values, words, strict=True) if at[value] < 0 or (names and at[value] >= len(names))
-    ]
+        if not names and max(values) >= max(MOST_CLASSES, 10 * len(values)):
+            raise VitrailError(
+                f"{name} has the label {max(values):,} and {plural(len(values), 'label')} in all: number the classes "
+                "from 0 on, as np.unique(labels, return_inverse=True) does."
+            )
+        classes = names or [str(number) for number in range(max(values) + 1)]
+        at = {value: value if 0 <= value < len(classes) else -1 for value in values}
+    unknown = [word for value, word in zip(values, words, strict=True) if at[value] < 0]
     if unknown:
-        raise VitrailError(f"{name} has labels that are none of its {len(names or classes)} classes: {some(unknown)}.")
+        raise VitrailError(f"{name} has labels that are none of its {len(classes)} classes: {some(unknown)}.")
     one = {value: (number,) for value, number in at.items()}  # one tuple for each class, not for each picture
-    return names or classes, {split: [one[value] for value in each.tolist()] for split, each in given.items()}, False
+    return classes, {split: [one[value] for value in each.tolist()] for split, each in given.items()}, False
 
 
 def _word(value: object) -> str:

@@ -32,7 +32,7 @@ from vitrail.models.layers import (
     init_weights,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
-from vitrail.models.tuning import Tuning, add_parts
+from vitrail.models.tuning import Tuning, add_parts, as_tuning
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 
@@ -66,8 +66,7 @@ class SwinSettings:
     tuning: Tuning | None = None  # adapters, LoRA or prompts that were added
 
     def __post_init__(self) -> None:
-        if isinstance(self.tuning, dict):  # as JSON has it
-            object.__setattr__(self, "tuning", Tuning(**self.tuning))
+        object.__setattr__(self, "tuning", as_tuning(self.tuning))
         for name in ("image_size", "patch_size", "window"):
             object.__setattr__(self, name, pair(getattr(self, name), name))
         for name in ("depths", "heads", "pretrained_window"):

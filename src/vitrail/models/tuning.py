@@ -12,6 +12,7 @@ memory, and taking the part away leaves the very base.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,6 +121,17 @@ class PromptedAttention(Attention):
             bias = F.pad(torch.cat([mean.expand(*mean.shape[:-1], count), bias], dim=-1), (0, 0, count, 0))
         layout = None if layout is None else layout._replace(prompts=count)
         return super().forward(x, bias, rotary, layout)[:, count:]
+
+
+def as_tuning(value: object) -> Tuning | None:
+    """What a model's settings have: a `Tuning`, none, or a dictionary of its fields, as JSON has it."""
+    if value is None or isinstance(value, Tuning):
+        return value
+    with suppress(TypeError):
+        return Tuning(**value)  # type: ignore[arg-type]
+    raise VitrailError(
+        f"tuning={value!r} is not known; give its fields, tuning={{'kind': 'lora', 'rank': 8}}, or train with --tune."
+    )
 
 
 def add_parts(model: nn.Module, tuning: Tuning) -> None:

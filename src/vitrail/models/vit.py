@@ -30,7 +30,7 @@ from vitrail.models.layers import (
 )
 from vitrail.models.position import KINDS, RULES, Grid, make_position
 from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
-from vitrail.models.tuning import Tuning, add_parts
+from vitrail.models.tuning import Tuning, add_parts, as_tuning
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ class ViTSettings:
     tuning: Tuning | None = None  # adapters, LoRA or prompts that were added
 
     def __post_init__(self) -> None:
-        if isinstance(self.tuning, dict):  # as JSON has it
-            object.__setattr__(self, "tuning", Tuning(**self.tuning))
+        object.__setattr__(self, "tuning", as_tuning(self.tuning))
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         if self.stem is not None and not isinstance(self.stem, str):
