@@ -120,17 +120,22 @@ class Predictor:
         """The likeliest classes of one image, from its row of `probabilities`. Of a model that tells live faces from
         attacks, the first is its answer at the threshold that the development set chose."""
         _check_top(top)
-        order = probabilities.argsort(descending=True, stable=True).tolist()
-        if self.about.get("task") == "spoof":
-            attacked = attack_scores(probabilities[None].numpy())[0] >= self.about.get("threshold", 0.5)
-            first = next(i for i in order if i) if attacked else 0
-            order = [first, *(i for i in order if i != first)]
+        order = self.order(probabilities)
         if top is None and self.multi_label:
             thresholds = self.thresholds
             order = [i for i in order if probabilities[i].item() >= thresholds[i]]
         else:
             order = order[: top or 5]
         return [Prediction(self.labels[i], i, probabilities[i].item()) for i in order]
+
+    def order(self, probabilities: Tensor) -> list[int]:
+        """All classes of one image, its answer first, then the likeliest."""
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        if self.about.get("task") == "spoof":
+            attacked = attack_scores(probabilities[None].numpy())[0] >= self.about.get("threshold", 0.5)
+            first = next(i for i in order if i) if attacked else 0
+            order = [first, *(i for i in order if i != first)]
+        return order
 
     def probabilities(
         self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"

@@ -22,7 +22,7 @@ from vitrail.data.joint import (
     unfitted,
 )
 from vitrail.data.keyed import uniforms
-from vitrail.data.masks import IGNORE, open_masks
+from vitrail.data.masks import IGNORE, open_masks, pixels_of
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 
@@ -58,6 +58,13 @@ def pairs(root: Path, **masks: list[int]) -> Path:
 
 
 # Sources
+
+
+def test_pixels_are_counted_of_any_part_of_the_pictures(tmp_path):
+    source = open_masks(pairs(tmp_path, a=[0, 1], b=[1, 1, 2], c=[2]))
+    one, two, three = ([sample] for sample in source.splits["all"])
+    assert pixels_of(one, 3).tolist() == [300, 300, 0] and pixels_of([*two, *three], 3).tolist() == [0, 400, 800]
+    assert source.pixels["all"].tolist() == [300, 700, 800]
 
 
 @pytest.mark.parametrize("layout", ["images/{split}/{rest}", "{split}/images/{rest}"])

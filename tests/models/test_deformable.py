@@ -90,6 +90,18 @@ def test_a_query_reads_a_linear_map_at_its_own_place():
     assert (found - expected).abs().max() < 1e-5
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: on a CPU there is nothing to wait for")
+def test_nothing_waits_for_the_gpu():
+    layer, grid = DeformableAttention(16, 2, levels=1).cuda(), (4, 6)
+    features, places = torch.randn(1, 24, 16).cuda(), centres(grid, (1, 1), grid, torch.device("cuda"))[:, None]
+    layer(features, places, features, [grid])  # the first use sets things up
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(features, places, features, [grid])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_a_width_that_heads_do_not_divide_is_refused():
     with pytest.raises(VitrailError, match="A width of 10 can't be divided among 4 heads"):
         DeformableAttention(10, heads=4, levels=1)

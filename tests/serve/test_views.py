@@ -149,6 +149,18 @@ def test_answers_are_those_of_predict_at_every_size(image):
     assert long.x.shape[2:] == (48, 192)  # 50:1 is squeezed to 4:1
 
 
+def test_of_a_spoof_run_the_answer_at_the_threshold_comes_first(image):
+    one = lens(depth=1)
+    view = View(one, one.fit(image, 64, "trained"), ())
+    live = float(view.probabilities[0])
+    one.predictor.about["task"] = "spoof"
+    for threshold, first in ((1 - live + 1e-4, 0), (1 - live - 1e-4, 1 + int(view.probabilities[1:].argmax()))):
+        one.predictor.about["threshold"] = threshold
+        found = [row["index"] for row in view.classes([])]
+        assert found[0] == first and sorted(found) == [0, 1, 2, 3]
+        assert found == [p.index for p in one.predictor.ranked(view.probabilities)]
+
+
 def test_what_the_patch_does_not_divide_is_shown_with_the_margin_that_the_model_adds(image):
     one = lens(size=72, depth=1)
     fitted = one.fit(image, 72, "trained")

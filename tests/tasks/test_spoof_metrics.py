@@ -109,6 +109,17 @@ def test_intervals_are_over_people_not_over_pictures():
     assert (often["subjects"], often["n"], often["live"], often["attacks"]) == (15, 600, 300, 300)
 
 
+def test_the_standard_error_of_auc_counts_people_and_not_their_pictures():
+    rng = np.random.default_rng(0)
+    people = [str(number) for number in range(12) for _ in range(2)]
+    scores, attacks = rng.normal(size=24) + np.tile([0, 1.5], 12), ["", "print"] * 12
+    once = Scored(scores, attacks, people).auc_error(300)
+    assert 0.02 < once < 0.2
+    assert Scored(np.tile(scores, 20), attacks * 20, people * 20).auc_error(300) == pytest.approx(once)
+    assert Scored(np.tile(scores, 20), attacks * 20).auc_error(300) < once / 3
+    assert np.isnan(Scored([0.1, 0.7], ["", ""]).auc_error())
+
+
 def test_one_kind_alone_has_only_the_error_that_can_be_counted():
     figures = Scored([0.1, 0.7], ["", ""]).figures(0.5)
     assert figures["bpcer"] == 0.5

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitrail
 from tests.train.dense_data import DETECT, make_boxes
@@ -50,6 +51,20 @@ def test_a_run_says_what_it_does_and_keeps_its_figures(run):
     assert checkpoint.about["metrics"]["n"] == 4
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.count('class="painted"') == 3 and ">Objects<" in page and "Pictures without a box" in page
+
+
+def test_of_other_classes_what_proposes_regions_goes_on_and_what_names_them_does_not(run, tmp_path):
+    data = make_boxes(tmp_path / "boxes", {"train": 2, "val": 2})
+    for path in (data / "annotations").iterdir():
+        path.write_text(path.read_text().replace('"disc"', '"ring"'))
+    options = {"task": "detect", "weights": run, "epochs": 0, "device": "cpu", "workers": 0, "cache": "off", "seed": 1}
+    other = vitrail.train(data, **options, pyramid="simple", image_size=32, out=tmp_path / "run")
+    ours, theirs = (read_checkpoint(folder / "model.safetensors").state for folder in (other.folder, run))
+    same = {name: torch.equal(ours[name], theirs[name]) for name in theirs if name.endswith("weight")}
+    assert {name for name, kept in same.items() if not kept} == {
+        "net.roi_heads.box_predictor.cls_score.weight", "net.roi_heads.box_predictor.bbox_pred.weight",
+    }  # fmt: skip
+    assert same["net.rpn.head.cls_logits.weight"]
 
 
 def test_a_run_killed_and_interrupted_ends_with_the_same_bits(data, run, tmp_path):

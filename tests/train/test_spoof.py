@@ -99,7 +99,7 @@ def test_tuned_cheaply_the_small_file_knows_the_threshold_too(data, run, tmp_pat
     options = {"weights": str(run), "model": None, "epochs": 2, "batch_size": 16, "tune": tune, "augment": augment}
     vitrail.train(data, **small_options(task="spoof", out=tmp_path / "run", **options))
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert all({"val_auc", "val_eer", "val_loss"} <= row.keys() for row in rows) and len(rows) == 3
+    assert all({"val_auc", "val_auc_error", "val_eer", "val_loss"} <= row.keys() for row in rows) and len(rows) == 3
     whole, small = (
         vitrail.load(tmp_path / "run" / f, device="cpu") for f in ("model.safetensors", "adapter.safetensors")
     )

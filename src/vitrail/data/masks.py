@@ -34,6 +34,7 @@ class MaskedSample(Sample):
 
     mask: MaskFile | PanopticMask | PaintedMask
     values: tuple[int, ...] = field(repr=False)  # what the file has for class 0, for class 1, …
+    counts: tuple[int, ...] = field(default=(), repr=False)  # pixels of each of the `labels`
 
     def mask_pixels(self) -> np.ndarray:
         """uint8 [h, w] of class indices and IGNORE, at the size of the upright picture."""
@@ -44,6 +45,15 @@ class MaskedSample(Sample):
 
     def identity(self) -> str:
         return f"{Sample.identity(self)} {self.mask.identity()} {self.values}"
+
+
+def pixels_of(samples: Sequence[Sample], classes: int) -> np.ndarray:
+    """int64 [C]: pixels of each class."""
+    total = np.zeros(classes, np.int64)
+    for sample in samples:
+        assert isinstance(sample, MaskedSample)
+        total[[*sample.labels]] += sample.counts
+    return total
 
 
 @dataclass(repr=False)
@@ -221,7 +231,6 @@ def _source(
     values = tuple(named)
     index = {value: number for number, value in enumerate(values)}
     splits: dict[str, list[Sample]] = {}
-    pixels: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
     kinds: dict[str, list[str]] = {}
     for seen in looked:
@@ -232,11 +241,10 @@ def _source(
             continue
         assert pair.image is not None and pair.mask is not None
         present = {index[value]: count for value, count in seen.values.items() if value in index}
-        sample = MaskedSample(pair.name, pair.image, tuple(sorted(present)), pair.mask, values)
+        labels = tuple(sorted(present))
+        counts = tuple(present[label] for label in labels)
+        sample = MaskedSample(pair.name, pair.image, labels, pair.mask, values, counts)
         splits.setdefault(pair.split, []).append(sample)
-        total = pixels.setdefault(pair.split, np.zeros(len(values), np.int64))
-        for label, count in present.items():
-            total[label] += count
     for kind, names in kinds.items():
         first, rest = kind.split(" ", 1)
         one, many = kind, " ".join([first + "s", rest]) if first in ("image", "mask") else kind + "s"
@@ -244,6 +252,7 @@ def _source(
     twice = [label for label, count in Counter(named.values()).items() if count > 1]
     if twice:
         raise VitrailError(f"{name} gives one name to several classes ({some(twice)}): make them different.")
+    pixels = {split: pixels_of(samples, len(values)) for split, samples in splits.items()}
     source = MaskSource(
         name, [*named.values()], in_order(splits), True, notes, left_out=left_out, pixels=pixels, colours=colours
     )

@@ -73,7 +73,8 @@ class DeformableAttention(nn.Module):
         b, q, _ = query.shape
         shape = (b, q, self.heads, self.levels, self.points)
         value = self.value(features).unflatten(-1, (self.heads, -1))
-        sizes = torch.tensor([(w, h) for h, w in grids], dtype=torch.float32, device=query.device)
+        sizes = torch.tensor([(w, h) for h, w in grids], dtype=torch.float32)
+        sizes = sizes.to(query.device, non_blocking=True)  # made there, it would wait for the GPU in every layer
         offsets = self.offsets(query).view(*shape, 2).float() / sizes[:, None]
         locations = places[:, None, :, None].float() + offsets
         weights = self.weights(query).view(b, q, self.heads, -1).float().softmax(dim=-1).view(shape)

@@ -211,11 +211,11 @@ class View:
         return packed_bytes(self.net, self.grids) <= SENT_AT_ONCE
 
     def classes(self, also: list[int]) -> list[dict[str, Any]]:
-        """The likeliest, and those that the page goes on watching."""
+        """The answer and the likeliest, as `predict` has them, and those that the page goes on watching."""
         if self.probabilities is None:
             return []
         labels = self.lens.predictor.labels
-        order = self.probabilities.argsort(descending=True, stable=True).tolist()
+        order = self.lens.predictor.order(self.probabilities)
         chosen = [*order[:TOP], *(i for i in also if 0 <= i < len(labels) and i not in order[:TOP])]
         return [{"index": i, "label": labels[i], "probability": float(self.probabilities[i])} for i in chosen]
 

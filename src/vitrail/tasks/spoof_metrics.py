@@ -132,7 +132,16 @@ class Scored:
             "attacks": int((~self.live).sum()), "subjects": len({*self.subjects} - {""}),
         }  # fmt: skip
 
+    def auc_error(self, rounds: int = 100) -> float:
+        """The standard error of AUC, from drawing the subjects anew; NaN where it can't be known."""
+        drawn = self._drawn(lambda weights: self.curve(weights).auc, rounds)
+        return float(drawn.std()) if len(drawn) else nan
+
     def _interval(self, function: Callable[[Array], float], rounds: int) -> tuple[float, float]:
+        return percentiles(self._drawn(function, rounds))
+
+    def _drawn(self, function: Callable[[Array], float], rounds: int) -> Array:
+        """The figure on each draw of subjects; of pictures, where nothing says whose they are."""
         named = (self.subjects != "").all() and len({*self.subjects}) > 1
         people = np.unique(self.subjects.astype(str), return_inverse=True)[1] if named else np.arange(len(self))
         count = int(people.max()) + 1
@@ -143,7 +152,7 @@ class Scored:
                 return nan
             return function(weights)
 
-        return percentiles(resampled(of, count, rounds=rounds))
+        return resampled(of, count, rounds=rounds)
 
     def by_subject(self, threshold: float) -> list[dict[str, Any]]:
         """A row for each person, the one with the most errors first."""

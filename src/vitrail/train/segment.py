@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitrail.data.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
-from vitrail.data.masks import MaskSource, open_masks
+from vitrail.data.masks import MaskSource, open_masks, pixels_of
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample
 from vitrail.models import SwinSettings
@@ -56,8 +56,8 @@ class Segmentation(DenseWork):
         super().__post_init__()
         weights = None
         if self.recipe.balance == "weights":
-            pixels = self.source.pixels.get("train", self.source.pixels.get("all"))
-            weights = torch.from_numpy(balancing_weights(pixels)).float()  # type: ignore[arg-type]
+            pixels = pixels_of(self.samples["train"], len(self.source.classes))  # not of what is held out
+            weights = torch.from_numpy(balancing_weights(pixels)).float()
         self.task = Segment(self.source.classes, smoothing=self.recipe.label_smoothing or 0.0, class_weights=weights)
 
     def size_row(self) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,6 +71,12 @@ class SpoofJob(Job):
     def groups(self, images: Images) -> list[str] | None:
         faces = [images.samples[number] for number in images.numbers]
         return [face.person or face.name for face in faces if isinstance(face, Face)]
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """With the standard error of AUC over people: that over pictures would take luck for progress."""
+        logits, targets = self.logits(model)
+        error = scored_faces(self.task.scored(logits, targets)[0], self.validated()).auc_error()
+        return self.task.score(logits, targets) | ({"auc_error": error} if isfinite(error) else {})
 
     def figure(self, model: nn.Module) -> float:
         """AUC; of equals, and on few people many are, the likelier."""

@@ -16,8 +16,7 @@ export class Classes {
     const found = new Map(classes.map((c) => [c.index, c]));
     const newcomers = hidden ? classes.slice(0, 2).map((c) => c.index).filter((i) => !this.order.includes(i)) : [];
     const shown = [...this.order, ...newcomers].filter((i) => found.has(i));
-    const top = classes.reduce((a, b) => (b.probability > a.probability ? b : a));
-    this.best.textContent = top.label;
+    this.best.textContent = classes[0].label; // the answer, which a threshold may choose
     this.best.title = several ? "the likeliest of several classes" : "";
     const rows = new Map();
     for (const index of shown) {
