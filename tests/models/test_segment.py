@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail import VitrailError, create_model
 from vitrail.models.segment import Segmenter, SegmenterSettings, enlarged
-from vitrail.models.windows import bands, window_labels, windows
+from vitrail.models.windows import bands, window_labels
 from vitrail.tasks.segment import Segment
 
 VIT = {"depth": 4, "width": 48, "heads": 3}
@@ -112,7 +112,7 @@ def test_bfloat16_stays_near_float32():
         (lambda: Segmenter(create_model("vit_ti16", **VIT), 3, "unet"), "upernet"),
         (lambda: Segmenter(create_model("vit_ti16", **VIT), 3, pyramid="own"), "adapter or simple"),
         (lambda: Segmenter(create_model("vit_ti16", **VIT), 0), "num_classes"),
-        (lambda: windows(nn.Identity(), torch.zeros(1, 3, 9, 9), 4, overlap=1.0), "overlap"),
+        (lambda: windows(nn.Identity(), torch.zeros(1, 3, 9, 9), 4, 1.0), "overlap"),
         (lambda: windows(nn.Identity(), torch.zeros(3, 9, 9), 4), r"\[B, C, H, W\]"),
     ],
 )
@@ -174,6 +174,11 @@ def test_every_head_learns_four_images_by_heart(head, pyramid, steps):
 # Windows
 
 
+def windows(*given) -> torch.Tensor:
+    """All logits."""
+    return torch.cat([rows for _, rows in bands(*given)], dim=2)
+
+
 class Counting(nn.Module):
     """A class score from a pixel alone, which no window can change; and how large a window it has seen."""
 
@@ -215,7 +220,7 @@ def test_a_constant_added_to_every_logit_of_a_window_is_blended_from_one_to_the_
             Shifted.calls += 1
             return torch.full_like(x[:, :1], float(Shifted.calls - 1))
 
-    blended = windows(Shifted(), torch.zeros(1, 3, 10, 30), (10, 20), overlap=0.5)[0, 0]
+    blended = windows(Shifted(), torch.zeros(1, 3, 10, 30), (10, 20), 0.5)[0, 0]
     assert (blended[:, :10] == 0).all() and (blended[:, 20:] == 1).all()
     seam = blended[0, 9:21]
     assert torch.allclose(seam.diff(), torch.full((11,), 1 / 11), atol=1e-6)
@@ -237,7 +242,9 @@ def test_a_large_picture_takes_the_memory_of_a_band():
 import re, torch
 from pathlib import Path
 from torch import nn
-from vitrail.models.windows import window_labels, windows
+from vitrail.models.windows import bands, window_labels
+
+def windows(*given, prepare): return torch.cat([rows for _, rows in bands(*given, prepare=prepare)], dim=2)
 
 def read(key): return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -226,11 +225,6 @@ def fit_mask(mask: np.ndarray, pre: Preprocessing) -> np.ndarray:
     """uint8 [h, w] -> what `fit_image` makes of it with the nearest pixel, IGNORE where it pads."""
     of_masks = replace(pre, mean=(IGNORE / 255,), std=(1.0,), interpolation="nearest")
     return np.array(fit_image(Image.fromarray(mask), of_masks))
-
-
-def unfitted(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:
-    """Logits [B, C, h, w] of a fitted picture at the picture's own height and width, without what was padded."""
-    return F.interpolate(fitted_part(logits, size, pre).float(), size, mode="bilinear", align_corners=False)
 
 
 def fitted_part(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:

@@ -60,22 +60,6 @@ def bands(
         open_rows, done = later, until
 
 
-def windows(
-    model: nn.Module,
-    x: Tensor,
-    window: int | tuple[int, int],
-    overlap: float = 0.25,
-    prepare: Prepare | None = None,
-) -> Tensor:
-    """Logits [B, classes, H, W], which are all kept: for many classes on a large picture see `window_labels`."""
-    whole = torch.empty(0)
-    for first, rows in bands(model, x, window, overlap, prepare):
-        if not first:
-            whole = rows.new_empty(*rows.shape[:2], *x.shape[-2:])
-        whole[..., first : first + rows.shape[2], :] = rows
-    return whole
-
-
 def window_labels(
     model: nn.Module,
     x: Tensor,

@@ -43,29 +43,28 @@ class Detect:
         """The model over pictures as they are; `Score.figures` says how good it is. Those that can't be read are left
         out, and known to `pictures.bad`."""
         score = Score(self.classes, self.masks)
-        for number, size, found in predictions(model, pictures, numbers, pre, dtype, batch):
-            sample = pictures.samples[number]
-            assert isinstance(sample, Boxed)
-            score.add(there(sample, size, self.masks), found)
+        for _, truth, found in self.answers(model, pictures, numbers, pre, dtype, batch):
+            score.add(truth, found)
         return score
 
-
-def predictions(
-    model: nn.Module, pictures: Pictures, numbers: Sequence[int], pre: Preprocessing,
-    dtype: torch.dtype = torch.float32, batch: int = 4,
-) -> Iterator[tuple[int, tuple[int, int], Objects]]:  # fmt: skip
-    """(number, size, what was found) of each picture that can be read, a few at a time."""
-    numbers = [int(number) for number in numbers]
-    for start in range(0, len(numbers), batch):
-        read: list[tuple[int, Tensor]] = []
-        for number in numbers[start : start + batch]:
-            try:
-                read.append((number, pictures[number]))
-            except Unreadable:
-                continue
-        found = find(model, [image for _, image in read], pre, dtype)
-        for (number, image), objects in zip(read, found, strict=True):
-            yield number, (image.shape[1], image.shape[2]), objects
+    def answers(
+        self, model: nn.Module, pictures: Pictures, numbers: Sequence[int], pre: Preprocessing,
+        dtype: torch.dtype = torch.float32, batch: int = 4,
+    ) -> Iterator[tuple[int, Objects, Objects]]:  # fmt: skip
+        """(number, what is there, what was found) of each picture that can be read, a few at a time."""
+        numbers = [int(number) for number in numbers]
+        for start in range(0, len(numbers), batch):
+            read: list[tuple[int, Tensor]] = []
+            for number in numbers[start : start + batch]:
+                try:
+                    read.append((number, pictures[number]))
+                except Unreadable:
+                    continue
+            found = find(model, [image for _, image in read], pre, dtype)
+            for (number, image), objects in zip(read, found, strict=True):
+                sample = pictures.samples[number]
+                assert isinstance(sample, Boxed)
+                yield number, there(sample, (image.shape[1], image.shape[2]), self.masks), objects
 
 
 @torch.inference_mode()

@@ -65,9 +65,6 @@ class Segment:
         present = there > 0
         return ((1 - dice) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1, max=count)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.float().softmax(dim=1)
-
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def width(self, boundaries: bool = False) -> int:

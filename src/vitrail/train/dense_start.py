@@ -12,8 +12,8 @@ from vitrail.train.run import typical_side
 from vitrail.train.start import Start, find_weights, set_drop_path, start_model
 from vitrail.weights.checkpoint import Checkpoint
 
-# What speaks of single classes; of use to a model of other classes is only the rest. The cls_logits of a region proposal
-# network tell things from ground, whatever they are called: only RetinaNet's are of classes.
+# What speaks of single classes; of use to a model of other classes is only the rest. The cls_logits of what proposes
+# regions tell things from ground, whatever they are called: only RetinaNet's are of classes.
 OF_CLASSES = ("head.output", "box_predictor.", "mask_fcn_logits.", "classification_head.cls_logits.")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from vitrail.data.box_augment import BoxAugmenter, BoxBatch, BoxPolicy, viewed
-from vitrail.data.box_samples import Boxed, BoxSource
+from vitrail.data.box_samples import BoxSource
 from vitrail.data.boxes import open_boxes
 from vitrail.data.inspect_labels import BOX_TROUBLES
 from vitrail.data.pictures import Pictures
@@ -16,8 +16,8 @@ from vitrail.data.samples import Sample, some
 from vitrail.data.store import choose
 from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinSettings
-from vitrail.tasks.detect import Detect, predictions
-from vitrail.tasks.detect_metrics import Objects, Score, there
+from vitrail.tasks.detect import Detect
+from vitrail.tasks.detect_metrics import Score
 from vitrail.train.dense import ROUNDS, DenseWork
 from vitrail.train.dense_finish import Measured, measured_boxes, spread
 from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
@@ -120,13 +120,9 @@ class Detection(DenseWork):
     def score(self, model: nn.Module) -> tuple[Score, list[int]]:
         """Of the held-out pictures as they are, by all processes together; and which pictures these are."""
         images, score, numbers = self.views["val"], Score(self.task.classes, self.task.masks), []
-        mine: list[tuple[int, Objects, Objects]] = []
         share, pictures = self.group.share(images.numbers), images.loader.pictures
         batch = 8 if self.group.device.type == "cuda" else 2
-        for number, size, found in predictions(model, pictures, share.tolist(), self.pre, self.dtype, batch):
-            sample = images.samples[number]
-            assert isinstance(sample, Boxed)
-            mine.append((number, there(sample, size, self.task.masks), found))
+        mine = [*self.task.answers(model, pictures, share.tolist(), self.pre, self.dtype, batch)]
         for part in self.group.of_all(mine):
             for number, truth, found in part:
                 score.add(truth, found)
