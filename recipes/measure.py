@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import vitrail
 from vitrail.data.sources import open_source
@@ -152,16 +151,19 @@ def _milliseconds(work: Callable[[], None], gpu: bool, least: float = 0.3) -> fl
 
 
 def of_run(folder: Path) -> dict[str, Any]:
-    """The recipe, the rate and the validation figure of a finished run."""
+    """The recipe, the sizes, the time and the validation figure of a finished run. Images and seconds are those of all
+    its epochs, whether it was interrupted or not; but the GPU may have been shared meanwhile, which `jobs` tells."""
     told = json.loads((folder / "run.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rates = [row["images_per_second"] for row in rows if row.get("images_per_second")]
+    epochs = [row for row in rows if row["epoch"]]  # 0 is the linear classifier on frozen features
+    rates = [row["images_per_second"] for row in epochs]
     predictor = vitrail.load(folder, device="cpu")
-    state: dict[str, Tensor] = predictor.model.state_dict()
     figures = predictor.about.get("metrics", {})
     return {
         "recipe": {key: value for key, value in told["recipe"].items() if value is not None and "/" not in str(value)},
-        "parameters": sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()),
+        "parameters": sum(parameter.numel() for parameter in predictor.model.parameters()),
+        "images_seen": sum(row["images"] for row in epochs),
+        "seconds": round(sum(row["seconds"] for row in epochs), 1),
         "images_per_second": round(float(np.median(rates))) if rates else None,
         "validation": {key: value for key, value in figures.items() if isinstance(value, int | float)},
         "last": rows[-1] if rows else {},

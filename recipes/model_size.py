@@ -6,9 +6,8 @@ python recipes/model_size.py --data cifar10.npz --jobs 2
 from study import Study, Variant, main
 
 OPTIONS = {"epochs": 60, "batch_size": 512, "lr": 1e-3}
-# width, depth, heads → millions of parameters
-VIT = {"96×6": (96, 6, 6, 0.5), "192×9": (192, 9, 12, 2.7), "320×9": (320, 9, 10, 7.5), "448×12": (448, 12, 14, 19.4)}
-RESNET = {"resnet18": 11.2, "resnet34": 21.3, "resnet50": 23.5}
+VIT = {"96×6": (96, 6, 6), "192×9": (192, 9, 12), "320×9": (320, 9, 10), "448×12": (448, 12, 14)}  # width, depth, heads
+RESNET = ("resnet18", "resnet34", "resnet50")
 
 STUDY = Study(
     name="model_size",
@@ -19,11 +18,11 @@ STUDY = Study(
             settings={"width": width, "depth": depth, "heads": heads},
             options=OPTIONS,
             line="ViT",
-            x=millions,
+            x="parameters",
         )
-        for name, (width, depth, heads, millions) in VIT.items()
+        for name, (width, depth, heads) in VIT.items()
     ]
-    + [Variant(name, f"tv:{name}", options=OPTIONS, line="ResNet", x=millions) for name, millions in RESNET.items()],
+    + [Variant(name, f"tv:{name}", options=OPTIONS, line="ResNet", x="parameters") for name in RESNET],
     minutes=20,
     x="parameters, millions",
     logarithmic="x",

@@ -72,15 +72,19 @@ def _errors(several: list[list[float]]) -> np.ndarray | None:
     return np.array([(np.mean(values) - min(values), max(values) - np.mean(values)) for values in several]).T
 
 
+def exponent(xs: list[float], means: list[float]) -> tuple[float, int]:
+    """Of a power law over the larger half of the points, where what grows fastest has the say; and how many."""
+    count = max(2, -(-len(xs) // 2))
+    return float(np.polyfit(np.log(xs[-count:]), np.log(means[-count:]), 1)[0]), count
+
+
 def _lines(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -> None:
     for (line, variants), colour in zip(lines.items(), COLOURS * 3, strict=False):
         xs, means = [x for _, x, _ in variants], [float(np.mean(values)) for _, _, values in variants]
         label = line
         if found["logarithmic"] == "xy" and len(xs) > 1:
-            # Over the larger half, where what grows fastest has the say.
-            half = len(xs) // 2
-            power = np.polyfit(np.log(xs[half - 1 :]), np.log(means[half - 1 :]), 1)[0]
-            label = f"{line}: grows as side$^{{{power:.1f}}}$ at the end"
+            power, count = exponent(xs, means)
+            label = f"{line}: grows as side$^{{{power:.1f}}}$ over the largest {count}"
         errors = _errors([values for _, _, values in variants])
         ax.errorbar(
             xs, means, yerr=errors, color=colour, marker="o", markersize=4, linewidth=1.6, capsize=2, label=label

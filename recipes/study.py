@@ -47,7 +47,7 @@ class Variant:
     images: int | None = None  # to learn from: a part of train/, of every class its share
     measure: str = "accuracy"  # a function of measure.py
     line: str = ""  # in the plot: which line, or which group of bars
-    x: float | None = None
+    x: float | str | None = None  # "parameters": millions of them, as the run has them
     means: bool = False  # a means, such as a teacher: in the record, not in the plot
 
     def place(self, work: Path, seed: int) -> Path:
@@ -57,6 +57,12 @@ class Variant:
     def needs(self) -> set[str]:
         named = {value[4:] for value in self.options.values() if isinstance(value, str) and value.startswith("run:")}
         return named | ({self.of} if self.of else set())
+
+    @property
+    def starts(self) -> set[str]:
+        """Whose weights it has to begin with: what those have seen counts as seen. A teacher's eyes are its own."""
+        weights = str(self.options.get("weights", ""))
+        return {weights[4:]} if weights.startswith("run:") else {self.of} - {""}
 
 
 @dataclass(frozen=True)
@@ -156,14 +162,18 @@ def named(variant: Variant) -> str:
     return f"{variant.model}:{words}" if words else variant.model
 
 
-def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str) -> dict[str, Any]:
-    """The row of one variant and seed, from its file where it is done."""
+def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str, jobs: int = 1) -> dict[str, Any]:
+    """The row of one variant and seed, from its file where it is done. `jobs` is how many run at a time, of which the
+    row has one for each part of a run that was interrupted."""
     folder = variant.place(work, seed)
     kept = work / f"{folder.name}.json"
     if kept.exists():
         return json.loads(kept.read_text())
     began, row = time.monotonic(), {"variant": variant.name, "seed": seed, "line": variant.line, "x": variant.x}
-    row |= {"means": variant.means}
+    parts = work / f"{folder.name}.parts"
+    with parts.open("a") as file:
+        file.write(f"{jobs}\n")
+    row |= {"means": variant.means, "jobs": [int(word) for word in parts.read_text().split()]}
     options = {key: str(work / f"{slug(value[4:])}-{seed}") if str(value).startswith("run:") else value
                for key, value in variant.options.items()}  # fmt: skip
     looked = work / f"{slug(variant.of)}-{seed}" if variant.of else folder
@@ -187,7 +197,12 @@ def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str) ->
         row["figures"] = getattr(measure, variant.measure)(
             looked, data, device, **({} if looked == folder else options)
         )
-    row["seconds"] = round(time.monotonic() - began, 1)
+    seen = [json.loads((work / f"{slug(name)}-{seed}.json").read_text()).get("images_seen", 0)
+            for name in variant.starts]  # fmt: skip
+    row["images_seen"] = row.get("images_seen", 0) + sum(seen)
+    row.setdefault("seconds", round(time.monotonic() - began, 1))
+    if variant.x == "parameters":
+        row["x"] = round(row["parameters"] / 1e6, 3)
     temporary = kept.with_suffix(".part")
     temporary.write_text(json.dumps(row, indent=1) + "\n")
     temporary.replace(kept)
@@ -216,7 +231,7 @@ def record(
         "runs": [json.loads(file.read_text()) for file in files if file.exists()],
         "missing": [file.stem for file in files if not file.exists()],
     }  # fmt: skip
-    found["minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)
+    found["training_minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)  # of all runs, one by one
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{study.name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return found
@@ -246,7 +261,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         if not asked.data.exists():
             toy_data(asked.data)
     if asked.one:
-        run_one(study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device)
+        run_one(study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
         return None
     waves = study.order()
     if asked.only:
@@ -271,8 +286,9 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
 
 
 def _run_wave(study: str, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
-    """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on."""
-    if asked.jobs <= 1:
+    """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on. What a
+    model costs is measured alone."""
+    if asked.jobs <= 1 or any(variant.verb == "cost" for variant, _ in jobs):
         for variant, seed in jobs:
             if time.monotonic() < end and _ready(variant, seed, work):
                 run_one(variant, seed, asked.data, work, asked.device)
@@ -283,7 +299,7 @@ def _run_wave(study: str, jobs: list[tuple[Variant, int]], asked: argparse.Names
         while waiting and len(running) < asked.jobs and time.monotonic() < end:
             variant, seed = waiting.pop(0)
             script = ROOT / "recipes" / f"{study}.py"
-            given = {"--data": asked.data, "--work": work, "--device": asked.device}
+            given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
             words = [sys.executable, str(script), *(str(word) for pair in given.items() for word in pair)]
             words += [*(["--toy"] if asked.toy else []), "--one", variant.name, str(seed)]
             name = variant.place(work, seed).name
@@ -314,6 +330,10 @@ def show(found: dict[str, Any]) -> None:
             spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
             seconds = np.mean([row["seconds"] for row in rows])
             figure = f"{found['figure']} {np.mean(values):.4f}{spread}"
-            print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each)")
+            beside = max(job for row in rows for job in row["jobs"])
+            shared = f", {beside} at a time" if beside > 1 else ""
+            seen = np.mean([row["images_seen"] for row in rows])
+            images = f", {seen:,.0f} images seen" if seen else ""
+            print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
     if found["missing"]:
         print(f"  still to do: {', '.join(found['missing'])}")

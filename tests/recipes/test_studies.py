@@ -1,6 +1,7 @@
 """Every study at toy size: its variants run, its record has their figures, its plot is drawn."""
 
 import importlib
+import json
 from pathlib import Path
 
 import measure
@@ -83,6 +84,42 @@ def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, cap
     (tmp_path / "mean-0.json").unlink()  # stopped before its figures were written
     (resumed,) = run()
     assert resumed["resumed"] and resumed["figures"] == row["figures"]
+    assert row["jobs"] == [2] and resumed["jobs"] == [2, 1] and resumed["seconds"] == row["seconds"]
+
+
+def test_a_row_has_the_time_and_the_images_of_all_its_epochs_and_of_what_it_started_from(tmp_path):
+    found = importlib.import_module("data_amount").STUDY
+    words = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", "vit-50000", "mae-50000"]
+    rows = {row["variant"]: row for row in study.main(found, words)["runs"]}
+    for name, row in rows.items():
+        epochs = [json.loads(line) for line in (tmp_path / f"{name}-0" / "metrics.jsonl").read_text().splitlines()]
+        assert row["seconds"] == pytest.approx(sum(epoch.get("seconds", 0) for epoch in epochs), abs=0.051)
+        assert epochs[-1]["images_per_second"] == pytest.approx(epochs[-1]["images"] / epochs[-1]["seconds"])
+        assert row["jobs"] == [1]
+    # One epoch each, of whole batches of 32: what is held out of 160 is not learned from.
+    assert {name: row["images_seen"] for name, row in rows.items()} == {
+        "vit-50000": 128, "pretraining-50000": 128, "mae-50000": 256,
+    }  # fmt: skip
+    looks = importlib.import_module("resolution").STUDY
+    assert looks.find("resized, 24").starts == {"base"} == looks.find("fine-tuned, 48").starts
+    assert importlib.import_module("distillation").STUDY.find("hard").starts == set()  # a teacher's eyes are its own
+
+
+def test_the_size_of_a_model_is_that_of_the_run_and_buffers_are_no_parameters(tmp_path):
+    found = importlib.import_module("model_size").STUDY
+    words = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", "resnet18"]
+    (row,) = study.main(found, words)["runs"]
+    model = vitrail.load(tmp_path / "resnet18-0", device="cpu").model
+    assert row["parameters"] == sum(p.numel() for p in model.parameters())
+    assert sum(t.numel() for t in model.state_dict().values()) > row["parameters"]  # BatchNorm's means and variances
+    assert row["x"] == pytest.approx(row["parameters"] / 1e6, abs=6e-4)
+
+
+def test_an_exponent_is_that_of_the_larger_half():
+    xs = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    power, count = plot.exponent(xs, [x**2 if x >= 8 else 64.0 for x in xs])
+    assert power == pytest.approx(2) and count == 3
+    assert plot.exponent(xs[:2], [3.0, 24.0]) == (pytest.approx(3), 2)
 
 
 def test_a_part_of_the_data_has_of_every_class_its_share(tmp_path):

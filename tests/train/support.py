@@ -24,7 +24,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.images import Images, read
 from vitrail.train.loop import Settings, Trainer
 
-TIMING = ("images_per_second", "data_wait")
+TIMING = ("seconds", "images_per_second", "data_wait")
 # Small enough for a run to take a second: 140,000 weights, pictures of 8 pixels.
 SMALL = [
     "--model", "vit_nano2", "--weights", "none", "--lr", "1e-3", "--device", "cpu", "--workers", "1",

@@ -138,7 +138,7 @@ def test_a_folder_of_pictures_of_any_size_is_enough(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "no labels, 23 pictures to learn from, 2 to watch the loss on" in said
     assert "8 of 16 are seen" in said and "can't be read" in said
-    assert set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr", "val_loss"}
+    assert set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr", "images", "val_loss"}
     assert run.metrics.keys() == {"loss", "n"}
     model = vitrail.load(run, device="cpu").model
     assert model(torch.rand(2, 3, 8, 8)).mask.sum(1).tolist() == [8, 8]
@@ -147,7 +147,7 @@ def test_a_folder_of_pictures_of_any_size_is_enough(tmp_path, capsys):
 
 def test_without_pictures_held_out_the_training_loss_is_all_there_is(tmp_path):
     run = vitrail.pretrain(loose_pictures(tmp_path / "album"), out=tmp_path / "run", epochs=1, val=0.0, **SMALL)
-    assert run.metrics == {} and set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr"}
+    assert run.metrics == {} and set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr", "images"}
     assert (run.folder / "reconstruction.png").exists()
 
 

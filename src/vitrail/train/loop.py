@@ -309,6 +309,8 @@ class Trainer:
             "epoch": self.epoch + 1,
             "train_loss": self.sums["loss"] / images,
             "lr": max(float(group["lr"]) for group in self.optimizer.param_groups),
+            "images": images,
+            "seconds": self.sums["time"],  # of all parts, where the epoch was interrupted; without validation
             "images_per_second": images / max(self.sums["time"], 1e-9),
             "data_wait": self.sums["wait"] / max(self.sums["time"], 1e-9),
         }
