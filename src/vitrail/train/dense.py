@@ -67,10 +67,9 @@ class DenseWork(Work):
         view.table([model, self.size_row(), device, *tuned, *choices(recipe, self.why, hidden)])
         view.line(f"  run folder: {self.folder}")
 
-    @property
-    def compiles(self) -> bool:
+    def would_compile(self, images: int) -> bool:
         """Not unless asked for: a detector's pictures come in many sizes, each of which would be compiled anew."""
-        return self.recipe.compile == "on"
+        return False
 
     def settings(self) -> Settings:
         recipe = self.recipe

@@ -230,6 +230,9 @@ class Job(Work):
             self.teacher.net.compile()
         return super().trainer()
 
+    def would_compile(self, images: int) -> bool:
+        return not self.caches and super().would_compile(images)
+
     def trainer_of_features(self) -> Trainer:
         images = as_images(self.views["train as predicted"], self.head_inputs, self.group.device)
         if self.recipe.balance == "sampling":

@@ -75,6 +75,15 @@ def show_unreadable(view: View, bad: dict[str, str]) -> None:
         )
 
 
+def show_uncompiled(view: View, can_build: bool) -> None:
+    """Where --compile auto would have compiled the model: one line where this machine can't."""
+    if not can_build:
+        view.line(
+            "  note: it runs uncompiled, which is slower, for this machine has no C compiler or no headers of Python: "
+            "install gcc and python3-dev."
+        )
+
+
 def advise(view: View, row: dict[str, Any], train: Images) -> None:
     """When the device waits for data, one line says so."""
     if row["epoch"] == 1 and row.get("data_wait", 0) > 0.25:

@@ -25,10 +25,15 @@ from vitrail.train.recipe import shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start
 from vitrail.train.view import View
-from vitrail.train.words import advise, show_unreadable
+from vitrail.train.words import advise, show_uncompiled, show_unreadable
 from vitrail.weights import read_checkpoint, save_weights
 
 COMPILE_FROM = 2_000  # steps; fewer do not repay the minute that compiling takes
+
+
+def worth_compiling(asked: str, device: torch.device, steps: int) -> bool:
+    """What --compile auto decides."""
+    return asked == "auto" and device.type == "cuda" and steps >= COMPILE_FROM
 
 
 @dataclass
@@ -102,6 +107,8 @@ class Work(ABC):
     def run(self) -> dict[str, Any]:
         began = time.monotonic()
         self.show_plan()
+        if self.would_compile(len(self.samples["train"])):
+            show_uncompiled(self.view, can_build())
         try:
             history, best = self.fit()
             return self.finish(history, best, began)
@@ -165,11 +172,15 @@ class Work(ABC):
             self.validate if validated else None, self.folder, self.view.step, self.view.line, validated,
         )  # fmt: skip
 
+    def would_compile(self, images: int) -> bool:
+        """Unasked, where the machine can."""
+        steps = self.epochs * (images // (self.recipe.batch_size or 64))
+        return worth_compiling(self.recipe.compile, self.group.device, steps)
+
     @property
     def compiles(self) -> bool:
-        steps = self.epochs * (len(self.views["train"].numbers) // (self.recipe.batch_size or 64))
-        pays = self.group.device.type == "cuda" and steps >= COMPILE_FROM and can_build()
-        return self.recipe.compile == "on" or (self.recipe.compile == "auto" and pays)
+        asked = self.recipe.compile == "on"
+        return asked or (self.would_compile(len(self.views["train"].numbers)) and can_build())
 
     # -- data --------------------------------------------------------------------------------------------------------
 
