@@ -12,7 +12,7 @@ LISTED = 40  # classes, or files with a problem, that are shown; --json has all
 
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    task: Literal["classify", "segment", "detect"] = "classify",
+    task: Literal["classify", "segment", "detect", "spoof"] = "classify",
     image_size: int = 224,
     out: Path = Path("inspection.png"),
     json: Path | None = None,
@@ -21,12 +21,13 @@ def inspect(
     """Reads every picture of a data set, and says what is there, what is broken and what is there twice.
 
     Draws a few pictures as the model would see them under --fit crop, pad and stretch, or with their masks or boxes.
-    The exit code is 0, or 1 if some files can't be read or some labels are lost, or 2 if the data can't be used at all.
+    The exit code is 0, or 1 if some files can't be read, some labels are lost or people are in two splits, or 2 if the
+    data can't be used at all.
 
     Args:
         data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name;
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
-            Pascal VOC's or YOLO's folders.
+            Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
         task: What it is to be used for.
         image_size: Side of the model's input, for the picture.
         out: Where to draw the picture.
@@ -39,6 +40,7 @@ def inspect(
     from vitrail.data import contact_sheet
     from vitrail.data import inspect as inspection
     from vitrail.data.boxes import open_boxes
+    from vitrail.data.inspect_faces import faces_as_they_are
     from vitrail.data.masks import open_masks
     from vitrail.data.sources import open_source
     from vitrail.errors import VitrailError
@@ -49,12 +51,14 @@ def inspect(
     _check_writable(out)  # better known now than after an hour of pictures
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
-        opens: dict[str, Any] = {"classify": open_source, "segment": open_masks, "detect": open_boxes}
+        opens: dict[str, Any] = {
+            "classify": open_source, "segment": open_masks, "detect": open_boxes, "spoof": faces_as_they_are,
+        }  # fmt: skip
         source = opens[task](data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
         show(found, image_size)
-        if found.seen and task == "classify":
+        if found.seen and task in ("classify", "spoof"):
             print(f"\nWhat the model will see: {contact_sheet.picture(source, out, image_size, found)}")
         elif found.seen:
             what = "masks" if task == "segment" else "boxes"
@@ -83,6 +87,9 @@ def show(found: Any, image_size: int) -> None:
         highlight=False,
     )
     console.print(_class_table(found))
+    if people := getattr(found.labelled, "people", None):
+        console.print()
+        console.print(_people_table(source.classes, people))
     lines = [*found.labelled.facts.items()] if found.labelled else []
     if found.imbalance is not None and len(source.classes) > 1 and not found.labelled:
         even = "the classes are of one size" if found.imbalance == 1 else "the largest class over the smallest"
@@ -143,6 +150,23 @@ def _class_table(found: Any) -> Any:
     return table
 
 
+def _people_table(classes: list[str], people: dict[str, dict[str, dict[str, int]]]) -> Any:
+    """Subjects with their pictures of each class, as many as are listed."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("subject", overflow="fold")
+    for name in ("split", *classes):
+        table.add_column(escape(name), justify="left" if name == "split" else "right", no_wrap=True)
+    rows = [(split, person, kinds) for split, them in people.items() for person, kinds in them.items()]
+    for split, person, kinds in rows[:LISTED]:
+        table.add_row(escape(person), split, *(f"{kinds.get(name, 0):,}" for name in classes))
+    if len(rows) > LISTED:
+        table.add_row(f"… {len(rows) - LISTED:,} more; --json FILE lists them all", style="dim")
+    return table
+
+
 def _amounts(found: Any) -> list[tuple[str, list[str]]]:
     """Columns of a table of classes: the share of the pixels, or the number of boxes, of each split."""
     columns = []
@@ -161,7 +185,7 @@ def _show_problems(found: Any, console: Any) -> None:
     empty = [
         name
         for name, count in zip(found.source.classes, found.counts(next(iter(found.looks))), strict=True)
-        if not count
+        if not count and not hasattr(found.labelled, "people")  # a type of attack may be there to be tested on
     ]
     groups = [
         ("notes", found.source.notes),

@@ -14,9 +14,11 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import exif_orientation, identify
+from vitrail.data.inspect_faces import labelled_faces
 from vitrail.data.inspect_labels import Labelled, labelled
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source
+from vitrail.data.spoof import Faces
 from vitrail.errors import VitrailError
 
 
@@ -65,7 +67,7 @@ class Inspection:
     unreadable: list[Unreadable]
     duplicates: list[Duplicate]
     seconds: float
-    labelled: Labelled | None = None  # of masks or boxes
+    labelled: Labelled | None = None  # of masks, boxes or people
 
     @property
     def seen(self) -> list[Look]:
@@ -144,7 +146,8 @@ def inspect(
         for group in alike.values()
         if len(group) > 1
     ]
-    return Inspection(source, looks, unreadable, duplicates, time.perf_counter() - start, labelled(source))
+    told = labelled_faces(source) if isinstance(source, Faces) else labelled(source)
+    return Inspection(source, looks, unreadable, duplicates, time.perf_counter() - start, told)
 
 
 def look_at(sample: Sample) -> Look | str:
