@@ -4,10 +4,10 @@
     python benchmarks/dense.py detect bccd --weights deit_tiny.safetensors --json out.json
 
 The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
-validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models are trained from
-scratch, as there are no weights of theirs here, by the same loop on the same images, augmented alike, at the same size,
-for the same epochs and batches; their last epoch counts, and of several rates (--peer-lr) all are shown. Data without a
-test/ is divided by a fixed seed, a fifth to test on.
+validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models (dense_peers.py)
+learn from scratch by the same loop on the same images, for as long; validation chooses their epoch too, and of several
+rates (--peer-lr) the one that counts; all are shown. Data without a test/ is divided by a fixed seed, a fifth to test
+on.
 
 `--jobs N` trains N at a time, which says nothing about speed: images/s of prediction are measured afterwards, one model
 at a time, in turns. What --json has already is not done again.
@@ -22,37 +22,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from dense_peers import PEERS, DeepLab, FasterRCNN, answers, budget_of, measure, opened, train_peer
 
 import vitrail
-from vitrail.data.box_augment import BoxAugmenter, BoxPolicy, viewed
-from vitrail.data.boxes import open_boxes
-from vitrail.data.joint import JointAugmenter, JointPolicy, shrunk_pairs
-from vitrail.data.masks import open_masks
 from vitrail.data.split import divide
-from vitrail.models import Preprocessing
-from vitrail.models.detect import Detector, Frame
-from vitrail.tasks.detect import Detect, find
+from vitrail.tasks.detect_metrics import there
 from vitrail.tasks.detect_pictures import beside
-from vitrail.tasks.segment import Segment
 from vitrail.tasks.segment_pictures import case, palette
-from vitrail.tasks.segmented import pixel_classes
-from vitrail.train.dense_finish import measure_boxes, measure_masks
-from vitrail.train.dense_loop import DenseTrainer
-from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
-from vitrail.train.distributed import Processes
-from vitrail.train.images import read
-from vitrail.train.loop import Settings
-from vitrail.train.precision import choose_precision
-from vitrail.train.recipe import Recipe
-from vitrail.train.run import splits, typical_side
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {
     "segment": {
@@ -65,129 +46,8 @@ OURS: dict[str, dict[str, dict[str, Any]]] = {
         "adapter + faster_rcnn from scratch": {"head": "faster_rcnn", "pyramid": "adapter", "weights": "none"},
     },
 }
-PEERS = {"segment": "DeepLabV3-MobileNetV3", "detect": "Faster R-CNN MobileNetV3"}
 DEFAULT = {"segment": [*OURS["segment"]][:2], "detect": [*OURS["detect"]][:1]}
 FIGURES = {"segment": ("miou", "pixel_accuracy", "boundary_f1"), "detect": ("map", "map50", "map75")}
-
-
-# -- torchvision's, as the loop takes them -----------------------------------------------------------------------------
-
-
-class DeepLab(nn.Module):
-    """Logits, as our segmenters give them."""
-
-    def __init__(self, classes: int):
-        super().__init__()
-        from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
-
-        self.net = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)["out"]
-
-
-class FasterRCNN(Detector):
-    """torchvision's network in our frame: images come normalised, and are sized as ours are."""
-
-    def __init__(self, classes: int, short_side: int, long_side: int):
-        nn.Module.__init__(self)
-        from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn
-
-        self.settings: Any = SimpleNamespace(channels=3, background=1, inside="")
-        self.net = fasterrcnn_mobilenet_v3_large_fpn(weights=None, weights_backbone=None, num_classes=classes + 1)
-        self.net.transform = Frame(short_side, long_side)
-
-
-@dataclass
-class Budget:
-    """What a run of ours took, for the peer to have the same."""
-
-    epochs: int
-    batch_size: int
-    augment: str
-    pre: Any  # preprocessing
-    val: float  # held out of the training images, where the data has no val/
-    sides: tuple[int, int] = (0, 0)
-
-
-def budget_of(task: str, data: str, options: Any) -> Budget:
-    """By the very functions that plan a run of ours."""
-    source, gpu = opened(task, data), options.device.startswith("cuda")
-    learnt = source.splits["train"]
-    recipe = Recipe(task=task, epochs=options.epochs)  # type: ignore[arg-type]
-    full, _ = fill_dense(recipe, DenseFacts(task, len(learnt), True, False))
-    side = options.image_size or 224
-    sides = viewing_sides(options.image_size, typical_side(learnt, min), gpu)[:2] if task == "detect" else (0, 0)
-    pre = Preprocessing(size=(side, side), crop=1.0, fit="stretch")
-    return Budget(full.epochs or 0, full.batch_size or 0, full.augment, pre, full.val or 0.0, sides)
-
-
-def opened(task: str, data: str) -> Any:
-    return open_masks(data) if task == "segment" else open_boxes(data)
-
-
-def train_peer(
-    task: str, data: str, budget: Budget, seed: int, lr: float, device: torch.device
-) -> tuple[nn.Module, dict[str, float]]:
-    source = opened(task, data)
-    samples: Any = splits(source, budget.val, seed)["train"]  # the very images that ours learns from
-    torch.manual_seed(seed)
-    group, pre, classes = Processes(device=device), budget.pre, source.classes
-    if task == "segment":
-        model: nn.Module = DeepLab(len(classes))
-        images = read(shrunk_pairs(samples, pre, "memory"), group, 8)
-        joint = JointAugmenter(JointPolicy.named(budget.augment), pre.size, pre.mean, pre.std, seed)
-        learnt: Any = Segment(classes)
-
-        def augment(pairs: Any, _: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
-            return joint(pairs, keys, epoch, where)
-    else:
-        model = FasterRCNN(len(classes), *budget.sides)
-        policy = BoxPolicy.named(budget.augment)
-        images = read(viewed(samples, *budget.sides, room=policy.scale[1], cache="memory"), group, 8)
-        boxes = BoxAugmenter(policy, *budget.sides, pre.mean, pre.std, seed)
-        learnt = Detect(classes)
-
-        def augment(pixels: Any, numbers: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
-            batch = boxes(pixels, [samples[number] for number in numbers], keys, epoch, where)
-            return batch, batch
-
-    dtype, _ = choose_precision("auto", device)
-    settings = Settings(
-        epochs=budget.epochs, batch_size=budget.batch_size, lr=lr, weight_decay=0.05, ema=0.9998, clip=1.0,
-        warmup=min(5.0, budget.epochs / 20), seed=seed, dtype=dtype,
-    )  # fmt: skip
-    trainer = DenseTrainer(model.to(device), learnt, images, augment, settings, group)  # type: ignore[arg-type]
-    trainer.run()
-    trainer.average.swap(model)  # type: ignore[union-attr]
-    speed = float(np.median([row["images_per_second"] for row in trainer.history]))
-    return model.eval(), {"train_images_per_second": speed, "loss": trainer.history[-1]["train_loss"]}
-
-
-def answers(task: str, model: nn.Module, pre: Preprocessing, device: torch.device) -> Callable[[Any], Any]:
-    """What the model says of one picture, as `predict` would."""
-    dtype, _ = choose_precision("auto", device)
-
-    def segment(image: Any) -> np.ndarray:
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            return pixel_classes(model, image, pre, device)
-
-    def detect(image: Any) -> Any:
-        pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-        return find(model, [pixels], pre, dtype)[0]
-
-    return segment if task == "segment" else detect
-
-
-def measure(task: str, data: Any, said: Callable[[Any], Any], classes: list[str]) -> dict[str, float]:
-    everyone = [*range(len(classes))]
-    if task == "segment":
-        samples: Any = open_masks(data).splits["test"]
-        found, _, _ = measure_masks(Segment(classes), samples, said, everyone, palette(len(classes)))
-    else:
-        samples = open_boxes(data).splits["test"]
-        found, _, _ = measure_boxes(classes, samples, said, everyone, False, 0.5)
-    return found.figures
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -284,6 +144,7 @@ def words_of(task: str, result: dict[str, Any]) -> str:
 
 def table(task: str, data: str, variants: list[str], seeds: list[int], results: dict[str, Any]) -> None:
     print(f"\n{task}, {data}: mean over {len(seeds)} seeds, and their standard deviation")
+    chosen = best_peer(task, data, variants, seeds, results)
     for variant in variants:
         found = [results[key(task, data, variant, seed)] for seed in seeds if key(task, data, variant, seed) in results]
         if not found:
@@ -293,10 +154,18 @@ def table(task: str, data: str, variants: list[str], seeds: list[int], results: 
             values = 100 * np.array([each["figures"].get(name, np.nan) for each in found])
             spread = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
             line += f"   {name} {values.mean():.2f}{spread}"
-        print(
-            line + f"   trains at {np.median([each['train_images_per_second'] for each in found]):.0f} images/s",
-            flush=True,
-        )
+        line += f"   trains at {np.median([each['train_images_per_second'] for each in found]):.0f} images/s"
+        print(line + ("   chosen by validation, this rate counts" if variant == chosen else ""), flush=True)
+
+
+def best_peer(task: str, data: str, variants: list[str], seeds: list[int], results: dict[str, Any]) -> str | None:
+    """The rate whose runs validated best; without a look at the test set. Only among rates that all seeds have."""
+    figures = {}
+    for variant in variants:
+        found = [results.get(key(task, data, variant, seed), {}).get("validation") for seed in seeds]
+        if variant not in OURS[task] and None not in found:
+            figures[variant] = float(np.mean(found))
+    return max(figures, key=lambda variant: figures[variant]) if len(figures) > 1 else None
 
 
 # -- speed, pictures ---------------------------------------------------------------------------------------------------
@@ -349,8 +218,6 @@ def pictures(task: str, data: str, variants: list[str], options: Any, count: int
                 colours = palette(len(source.classes), source.colours)
                 drawn = case(image, sample.mask_pixels(), answer(image), source.classes, colours)
             else:
-                from vitrail.tasks.detect_metrics import there
-
                 drawn = beside(
                     image, there(sample, (image.height, image.width)), answer(image).above(0.5), source.classes
                 )
@@ -412,7 +279,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--variants", nargs="+", help="instead of the usual ones: " + "; ".join(
         variant for each in OURS.values() for variant in each))  # fmt: skip
-    parser.add_argument("--peer-lr", type=float, nargs="*", default=[1e-3])
+    parser.add_argument("--peer-lr", type=float, nargs="*", default=[3e-4, 1e-3, 3e-3])
     parser.add_argument("--epochs", type=int, help="instead of those that vitrail chooses")
     parser.add_argument("--image-size", type=int)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
