@@ -1,51 +1,23 @@
 """The command line: one thin file per verb, over functions that Python users call too."""
 
+import importlib
 import sys
 import warnings
 from typing import Any
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, nearest
+
+VERBS = (
+    "train", "pretrain", "evaluate", "predict", "embed", "explain", "studio", "doctor", "export", "data", "models",
+    "demo",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one verb. A mistake that a person can mend is one sentence and exit code 2, never a traceback."""
-    import tyro
-
-    from vitrail.cli.data import data
-    from vitrail.cli.demo import demo
-    from vitrail.cli.doctor import doctor
-    from vitrail.cli.embed import embed
-    from vitrail.cli.evaluate import evaluate
-    from vitrail.cli.explain import explain
-    from vitrail.cli.export import export
-    from vitrail.cli.models import models
-    from vitrail.cli.predict import predict
-    from vitrail.cli.pretrain import pretrain
-    from vitrail.cli.studio import studio
-    from vitrail.cli.train import train
-
     warnings.showwarning = _one_line
-    verbs: dict[str, Any] = {
-        "train": train,
-        "pretrain": pretrain,
-        "evaluate": evaluate,
-        "predict": predict,
-        "embed": embed,
-        "explain": explain,
-        "studio": studio,
-        "doctor": doctor,
-        "export": export,
-        "data": data,
-        "models": models,
-        "demo": demo,
-    }
     try:
-        code = tyro.extras.subcommand_cli_from_dict(
-            verbs,
-            prog="vitrail",
-            description="Train, evaluate, use and ship Vision Transformers, from a folder of images.",
-            args=arguments,
-        )
+        code = _run(sys.argv[1:] if arguments is None else arguments)
     except VitrailError as error:
         print(f"vitrail: {error}", file=sys.stderr)
         code = 2
@@ -55,6 +27,34 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         code = 0
     sys.exit(code or 0)
+
+
+def _run(arguments: list[str]) -> Any:
+    """One verb alone is read with its own options, so that what is said of a slip is about that verb."""
+    import tyro
+
+    from vitrail.cli.options import registry
+
+    verb, rest = (arguments or [""])[0], arguments[1:]
+    if not verb or verb in ("-h", "--help") or verb.startswith("--tyro-"):
+        return tyro.extras.subcommand_cli_from_dict(
+            {verb: _verb(verb) for verb in VERBS},
+            prog="vitrail",
+            description="Train, evaluate, use and ship Vision Transformers, from a folder of images.",
+            args=arguments,
+            registry=registry(),
+        )
+    if verb.startswith("-"):
+        raise VitrailError(f"A command comes first, then its options, such as {verb}; there are {', '.join(VERBS)}.")
+    if verb not in VERBS:
+        raise VitrailError(f"There is no command {verb!r}; there are {', '.join(VERBS)}.{nearest(verb, VERBS)}")
+    if verb == "data" and rest and not rest[0].startswith("-") and rest[0] != "inspect":
+        raise VitrailError(f"There is no command 'data {rest[0]}'; there is `vitrail data inspect`.")
+    return tyro.cli(_verb(verb), prog=f"vitrail {verb}", args=rest, registry=registry())
+
+
+def _verb(name: str) -> Any:
+    return getattr(importlib.import_module(f"vitrail.cli.{name}"), name)
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
