@@ -11,17 +11,18 @@ from study import Study, Variant, main
 
 AMOUNTS = (500, 2_000, 10_000, 50_000)
 SEEN = 3_000_000
+HELD_OUT = {"val": 0.1}  # of all alike; left open, it would be more after pre-training than from scratch
 
 
 def options(count: int) -> dict:
-    return {"epochs": min(400, SEEN // count), "batch_size": min(512, count // 4), "lr": 1e-3}
+    return {"epochs": min(400, SEEN // count), "batch_size": min(512, count // 4), "lr": 1e-3} | HELD_OUT
 
 
 def variants() -> list[Variant]:
     found = []
     for count in AMOUNTS:
         few = {"images": count, "x": count}
-        mae = {"epochs": min(800, 2 * SEEN // count), "batch_size": min(512, count // 4)}
+        mae = {"epochs": min(800, 2 * SEEN // count), "batch_size": min(512, count // 4)} | HELD_OUT
         found += [
             Variant(f"vit-{count}", options=options(count), line="ViT", **few),
             Variant(f"resnet-{count}", "tv:resnet18", options=options(count), line="ResNet-18", **few),

@@ -15,10 +15,7 @@ POOLS = {
 STUDY = Study(
     name="pooling",
     question="How should the patches become one vector?",
-    variants=[
-        Variant(name, settings=settings, options=OPTIONS, line="ViT, 2.7 M parameters")
-        for name, settings in POOLS.items()
-    ],
+    variants=[Variant(name, settings=settings, options=OPTIONS, line="ViT") for name, settings in POOLS.items()],
     minutes=8,
     seeds=(0, 1, 2),
     notes="CIFAR-10 from scratch, 60 epochs.",

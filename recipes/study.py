@@ -4,6 +4,7 @@
     python recipes/positions.py --data cifar10.npz --minutes 9        what can be begun in nine minutes; again to go on
     python recipes/positions.py --toy                                 the same on 8×8 digits, in seconds, on a CPU
     python recipes/positions.py --list                                what would be run, and the minutes planned
+    python recipes/study.py                                           all studies, with their questions
 
 A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. Every run learns
 from train/ alone, of which `vitrail.train` holds out its own validation images; test/ is read once, at the end.
@@ -11,6 +12,7 @@ from train/ alone, of which `vitrail.train` holds out its own validation images;
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -337,3 +339,16 @@ def show(found: dict[str, Any]) -> None:
             print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
     if found["missing"]:
         print(f"  still to do: {', '.join(found['missing'])}")
+
+
+def overview() -> None:
+    """A line for each study beside this file."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if re.search("^STUDY = ", path.read_text(encoding="utf-8"), re.MULTILINE):
+            study = importlib.import_module(path.stem).STUDY
+            runs = f"{len(study.variants) * len(study.seeds)} runs, {study.minutes:g} minutes"
+            print(f"{study.name:<14} {runs:<20} {study.question}")
+
+
+if __name__ == "__main__":
+    overview()

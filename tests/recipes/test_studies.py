@@ -36,6 +36,13 @@ def test_there_is_a_study_for_each_file_that_has_one():
     assert scripts == CHOSEN.keys()
 
 
+def test_the_overview_has_a_line_for_each_study(capsys):
+    study.overview()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(CHOSEN)
+    assert "21 runs, 18 minutes" in lines[sorted(CHOSEN).index("positions")]
+
+
 @pytest.mark.parametrize("name", CHOSEN)
 def test_all_variants_can_be_built_and_have_what_they_need(name):
     found = importlib.import_module(name).STUDY
