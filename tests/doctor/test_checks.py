@@ -27,7 +27,7 @@ from vitrail.models.segment import Segmenter
 
 def test_numbers_are_written_as_ranges():
     assert numbers([3, 1, 2, 7]) == "1–3, 7"
-    assert blocks([5]) == "block 5" and blocks([0, 1]) == "blocks 0–1"
+    assert blocks([5]) == "block 6" and blocks([0, 1]) == "blocks 1–2"  # people count from 1
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
@@ -74,6 +74,19 @@ def test_pictures_that_were_normalised_twice_are_found():
     assert [finding.code for finding in check("preprocessing", trained(), (twice, labels))] == ["normalisation"]
 
 
+def test_a_model_that_sees_no_difference_for_its_faults_is_not_asked_about_channels():
+    model = trained()
+    model.position.table.data.zero_()
+    model.patch.weight.data.zero_()
+    found = {finding.check: finding for finding in examine(model).findings}
+    assert found["positions"].severity == "fault"
+    assert found["preprocessing"].severity == "skipped" and "(t = 0.0)" in found["preprocessing"].seen
+    model = trained()
+    model.position.table.data.zero_()  # this one still understands colours, and so can be asked
+    (finding,) = [finding for finding in examine(model).findings if finding.check == "preprocessing"]
+    assert finding.severity == "ok" and finding.figures["t"] < -3
+
+
 # -- structure ---------------------------------------------------------------------------------------------------------
 
 
@@ -96,7 +109,19 @@ def test_weights_that_are_no_numbers_are_found():
     model.blocks[2].mlp.fc1.weight.data[0, 0] = math.nan
     found = examine(model)
     assert {finding.code for finding in found.faults} == {"not_finite"}
-    assert "from block 2 on" in next(f.seen for f in found.faults if f.check == "activations")
+    seen = {finding.check: finding for finding in found.findings}
+    assert seen["attention"].severity == "fault" and "no number in block 4 of 4" in seen["attention"].seen
+    assert seen["preprocessing"].severity == "skipped" and "answers that are no numbers" in seen["preprocessing"].seen
+    assert "from block 3 on" in next(f.seen for f in found.faults if f.check == "activations")
+
+
+def test_a_model_without_a_single_number_still_has_a_page():
+    model = trained()
+    model.patch.weight.data.fill_(math.nan)
+    found = examine(model)
+    seen = {finding.check: finding for finding in found.findings}
+    assert "no number in blocks 1–4 of 4" in seen["attention"].seen and "entropy" not in found.charts
+    assert "no number in blocks 1–4 of 4" in page(found)
 
 
 def test_a_block_that_adds_nothing_is_found():
@@ -105,7 +130,7 @@ def test_a_block_that_adds_nothing_is_found():
         layer.weight.data.zero_()
         layer.bias.data.zero_()
     found = check("activations", model)
-    assert found[0].code == "idle_block" and "block 1 of 4 adds nothing" in found[0].seen
+    assert found[0].code == "idle_block" and "block 2 of 4 adds nothing" in found[0].seen
 
 
 def test_a_table_that_was_never_loaded_into_a_long_trained_model_is_a_warning():
@@ -149,7 +174,7 @@ def test_attention_onto_one_token_is_a_warning():
     weight, bias = attention.qkv.weight.data.view(3, 3, 16, 48), attention.qkv.bias.data.view(3, 3, 16)
     weight[0, 0], bias[0, 0] = 0, 1e4
     found = check("attention", model)
-    assert [(finding.code, "1.0" in finding.seen) for finding in found] == [("collapsed_head", True)]
+    assert [(finding.code, "block.head 2.1" in finding.seen) for finding in found] == [("collapsed_head", True)]
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_windows_without_relative_positions_are_found():
     model = teach(make("swin_t"), 5)
     model.blocks[2].bias.table.data.zero_()
     (found,) = check("positions", model)
-    assert found.code == "positions_zero" and "block 2" in found.seen
+    assert found.code == "positions_zero" and "block 3" in found.seen
 
 
 # -- 2: blue, green, red -----------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_block_that_may_not_learn_is_found():
     model.blocks[2].requires_grad_(False)
     found = examine(model)
     assert codes(found) == {"frozen"}
-    assert found.faults[0].seen.startswith("block 2 of 4")
+    assert found.faults[0].seen.startswith("block 3 of 4")
 
 
 # A block that did not move in a run: in test_healthy.py, with the run as it should be.
@@ -148,14 +148,14 @@ def test_a_head_without_values_is_found():
     attention.qkv.bias.data.view(3, 3, 16)[2, 1] = 0
     found = examine(model)
     assert codes(found) == {"dead_head"}
-    assert "1.1" in found.faults[0].seen
+    assert "block.head 2.2" in found.faults[0].seen
 
 
 def test_a_head_that_the_projection_leaves_out_is_found():
     model = trained()
     model.blocks[3].attention.proj.weight.data[:, 32:] = 0
     (found,) = check("attention", model)
-    assert found.code == "dead_head" and "3.2" in found.seen
+    assert found.code == "dead_head" and "4.3" in found.seen
 
 
 def test_a_head_that_asks_nothing_is_found():
@@ -164,7 +164,7 @@ def test_a_head_that_asks_nothing_is_found():
     attention.qkv.weight.data.view(3, 3, 16, 48)[0, 2] = 0
     attention.qkv.bias.data.view(3, 3, 16)[0, 2] = 0
     (found,) = check("attention", model)
-    assert found.code == "blind_head" and "0.2" in found.seen
+    assert found.code == "blind_head" and "1.3" in found.seen
 
 
 # -- 6: shuffled labels ------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_weights_that_were_loaded_half_are_found():
     model.load_state_dict(half, strict=False)
     found = examine(model)
     assert codes(found) == {"half_loaded"}
-    assert "blocks 2–3" in found.faults[0].seen
+    assert "blocks 3–4" in found.faults[0].seen
 
 
 def test_a_file_that_lacks_half_of_its_blocks_is_found(tmp_path):
@@ -252,7 +252,7 @@ def test_a_file_that_lacks_half_of_its_blocks_is_found(tmp_path):
 
     found = diagnose(rewritten(saved(trained(), tmp_path / "model.safetensors"), cut), device="cpu")
     assert codes(found) == {"half_loaded"}
-    assert "blocks 2–3" in found.faults[0].seen
+    assert "blocks 3–4" in found.faults[0].seen
 
 
 def test_a_bare_file_that_ends_half_way_is_found(tmp_path):

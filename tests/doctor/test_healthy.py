@@ -115,7 +115,7 @@ def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_
     predictor.save(path)
     found = diagnose(run, device="cpu")
     assert codes(found) == {"frozen"}
-    assert "block 1 of" in found.faults[0].seen
+    assert "block 2 of" in found.faults[0].seen
 
 
 def test_models_with_deliberately_frozen_parts_are_told_from_faulty_ones():

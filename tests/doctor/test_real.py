@@ -100,10 +100,10 @@ def test_planted_faults_of_its_weights_are_found(deit):
 
     for change, check, code, where in (
         (no_positions, "positions", "positions_zero", "196"),
-        (half, "weights", "half_loaded", "blocks 6–7"),
+        (half, "weights", "half_loaded", "blocks 7–8"),
         (other_patches, "weights", "half_loaded", "the patch embedding"),
-        (dead, "attention", "dead_head", "4.1"),
-        (frozen, "frozen", "frozen", "block 5"),
+        (dead, "attention", "dead_head", "5.2"),
+        (frozen, "frozen", "frozen", "block 6"),
     ):
         (found,) = look(check, with_model(deit, change))
         assert found.severity == "fault" and found.code == code and where in found.seen

@@ -358,6 +358,7 @@ def test_captures_inside_one_another_all_see_what_runs_in_them():
     ("options", "sentence"),
     [
         ({"layers": [3]}, "has layers 0 to 2; there is no layer 3"),
+        ({"layers": [0, -4]}, "has layers 0 to 2, from the end -1 to -3; there is no layer -4"),
         ({"heads": [0, 2]}, "Layer 0 has heads 0 to 1; there is no head 2"),
         ({"reduce": "rows"}, "reduce='rows' is not known"),
         ({"to": "disk"}, "to='disk' is not a device"),
@@ -369,6 +370,21 @@ def test_what_can_not_be_captured_is_refused_before_anything_runs(options, sente
     with pytest.raises(VitrailError, match=sentence):
         capture(model, **options).__enter__()
     assert not any(m.probes for m in layers_of(model))
+
+
+def test_maps_are_printed_as_one_line():
+    model, x = model_of("learned"), image(1, 3, 24, 24, dtype=torch.float32)
+    with capture(model, layers=[0, -1]) as maps:
+        assert repr(maps) == "AttentionMaps(none of 3 layers yet)"
+        model(x)
+    assert str(maps) == f"AttentionMaps(layers 0, 2: {[*maps[0].shape]})"
+    assert "grid" not in repr(maps.layouts) and repr(maps.layouts) == "Layers(layers 0, 2: Layout)"
+    with capture(model, reduce="cls_row") as maps:
+        model(x)
+    assert str(maps) == f"AttentionMaps(layers 0 to 2: {[*maps[0].shape]})"
+    with capture(model, layers=[1], reduce=lambda a: a.mean().item()) as maps:
+        model(x)
+    assert str(maps) == "AttentionMaps(layer 1: float)"
 
 
 def test_a_head_that_only_later_stages_of_swin_have_is_refused_for_the_earlier():

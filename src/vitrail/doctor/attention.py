@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.samples import plural, some
-from vitrail.doctor.findings import Finding, fault, ok, warn
+from vitrail.doctor.findings import Finding, blocks, fault, ok, warn
 from vitrail.doctor.patient import Patient
 from vitrail.explain import attention_entropy
 from vitrail.explain.looking import portions
@@ -49,7 +49,19 @@ def attention(patient: Patient) -> Iterator[Finding]:
     layers, gives = look(body, torch.cat([x[:-1], other]))
     most = torch.stack([heads.tokens[0] for heads in layers])  # log N of each layer
     relative = entropy / most[:, None].clamp(min=1e-12)
-    patient.charts["entropy"] = (entropy, float(most.max()))
+    if entropy.isfinite().any():
+        patient.charts["entropy"] = (entropy, float(most.max()))
+    # Where scores are no numbers nothing else can be said of heads, and comparisons with them are false, hence healthy.
+    broken = [l for l, heads in enumerate(layers) if not (heads.rows.isfinite().all() and gives[l].isfinite().all())]
+    if broken:
+        yield fault(
+            "not_finite",
+            f"what heads see or add is no number in {blocks(broken)} of {len(layers)}",
+            "weights or pictures that are no numbers, or overflow in half precision",
+            "look at the weights above; compute in fp32; lower the learning rate",
+            layers=len(broken),
+        )
+        return
     sums = max(heads.rows.max().item() for heads in layers)
     to = "sum to at most 1, prompts taking the rest," if _prompted(body) else "sum to 1"
     count = sum(len(heads.apart) for heads in layers)
@@ -59,7 +71,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
         yield fault(
             "rows",
             f"rows of attention {to} only within {sums:.1g}",
-            "scores that are no numbers, or overflow in half precision",
+            "overflow in half precision",
             "run it in fp32; look at the activations below",
             rows=sums,
         )
@@ -67,7 +79,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
         healthy = False
         make, one, several, cause, fix = AILMENTS[code]
         what = (
-            f"{plural(len(names), 'head')} of {count} (layer.head {some(names)}) {one if len(names) == 1 else several}"
+            f"{plural(len(names), 'head')} of {count} (block.head {some(names)}) {one if len(names) == 1 else several}"
         )
         yield make(code, what, cause, fix, heads=len(names))
     if healthy and patient.untrained:
@@ -119,7 +131,7 @@ AILMENTS: dict[str, tuple[Callable[..., Finding], str, str, str, str]] = {
 
 
 def ailments(layers: list[Heads], gives: list[Tensor], relative: Tensor, untrained: bool) -> dict[str, list[str]]:
-    """What is wrong with which heads, as "layer.head"; with each the first thing that is."""
+    """What is wrong with which heads, as "block.head", from 1; with each the first thing that is."""
     usual = torch.cat(gives).median()
     settled = bool(relative.nanmedian() < 0.95)  # else none has learned to choose yet
     found: dict[str, list[str]] = {}
@@ -134,7 +146,7 @@ def ailments(layers: list[Heads], gives: list[Tensor], relative: Tensor, untrain
                 "uniform_head": settled and relative[l, h] > UNIFORM and not untrained,
             }
             if code := next((code for code, sign in signs.items() if sign), None):
-                found.setdefault(code, []).append(f"{l}.{h}")
+                found.setdefault(code, []).append(f"{l + 1}.{h + 1}")
     return found
 
 

@@ -268,6 +268,8 @@ def _almost(raw: RawFile, state: State, family: str | None) -> list[Finding]:
         return []
     make: Any = fault if alike > 0 and max(exact) < 0 else warn
     fix = "take the original checkpoint, or name the architecture that it is (--architecture)"
+    if make is warn:  # a model of one's own may differ from all others in just this
+        fix = f"nothing, if it is meant to be so; else take the original checkpoint (--architecture {name} makes sure)"
     if apart_in.startswith("depth"):
         cause, code = "blocks are missing at its end", "half_loaded"
     elif apart_in.startswith("patch"):

@@ -62,5 +62,5 @@ def numbers(places: list[int]) -> str:
 
 
 def blocks(places: list[int]) -> str:
-    """ "block 3", "blocks 5–7"."""
-    return f"block{'' if len(places) == 1 else 's'} {numbers(places)}"
+    """ "block 4", "blocks 6–8", for the places 3 and 5 to 7: people count from 1, as pages and the Studio do."""
+    return f"block{'' if len(places) == 1 else 's'} {numbers([place + 1 for place in places])}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitrail.doctor.findings import Finding, fault, ok, warn
+from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, resolve
@@ -69,10 +69,13 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
         yield finding
         return
     given = _understood(patient, None)
+    if given is None:
+        yield skipped(f"answers that are no numbers can't tell: mend what was found above first; {scale}")
+        return
     tried: list[tuple[float, float, Other]] = []
     for other in _others(patient, low, high, stated):
         shown = _understood(patient, other.x)
-        if given is None or shown is None:
+        if shown is None:
             continue
         t, gain = _t(shown.score - given.score), (shown.plain - given.plain).mean().item()
         if t > SURE and gain > MARGIN and enough and shown.knows and shown.right >= given.right:
@@ -96,6 +99,10 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
     if finding is None and stated is not None and not (labelled and enough):
         finding = _by_name(pre, stated, patient.predictor.name or "", seen)
     words = f"{scale}; no other order or scale suits the model better"
+    if finding is None and patient.faulty and seen.get("t", -math.inf) > -SURE:
+        # A model that sees little in any order shows no difference, whichever of them is right.
+        yield skipped(f"answers of a faulty model can't tell (t = {seen['t']:.1f}): mend what was found above first")
+        return
     yield finding or ok(words + (f" (t = {seen['t']:.1f})" if "t" in seen else ""), **seen)
 
 

@@ -38,10 +38,10 @@ def labels(patient: Patient) -> Iterator[Finding]:
         yield skipped("the features are no numbers")
         return
     share, chance, z = neighbour_agreement(features, _targets(batch.groups))
-    accuracy, above = _own_answers(patient, logits)
+    accuracy, expected, above = _own_answers(patient, logits)
     seen = {"neighbours": share, "chance": chance, "z": z} | ({} if accuracy is None else {"accuracy": accuracy})
     near = f"{share:.0%} of near neighbours share their label, shuffled ones {chance:.0%} (z = {z:.1f})"
-    own = "" if accuracy is None else f"; the model's own answers: {accuracy:.0%} right"
+    own = "" if accuracy is None else f"; the model's own answers: {accuracy:.0%} right, {expected:.0%} by chance"
     if z > CLEAR and accuracy is not None and not above and _sure(logits):
         yield fault(
             "class_order",
@@ -98,10 +98,10 @@ def _targets(groups: list[tuple[int, ...]]) -> Tensor:
     return targets
 
 
-def _own_answers(patient: Patient, logits: Tensor | None) -> tuple[float | None, bool]:
-    """The share of answers that are among the labels, and whether chance would hardly reach it."""
+def _own_answers(patient: Patient, logits: Tensor | None) -> tuple[float | None, float, bool]:
+    """The share of answers that are among the labels, what chance would give, and whether it hardly reaches that."""
     if logits is None or patient.batch.targets is None or patient.faulty:
-        return None, False
+        return None, 0.0, False
     truth = torch.zeros_like(logits)
     for row, several in enumerate(patient.batch.targets):
         truth[row, list(several)] = 1
@@ -110,7 +110,7 @@ def _own_answers(patient: Patient, logits: Tensor | None) -> tuple[float | None,
     said = F.one_hot(logits.argmax(dim=1), logits.shape[1]).double().mean(dim=0)
     expected = (said * truth.double().mean(dim=0)).sum().item()
     error = math.sqrt(max(expected * (1 - expected), 1 / len(logits)) / len(logits))
-    return right, right > expected + CLEAR * error
+    return right, expected, right > expected + CLEAR * error
 
 
 def _sure(logits: Tensor | None) -> bool:

@@ -16,6 +16,7 @@ from vitrail.explain.page import document, escape, inline_image
 if TYPE_CHECKING:
     from vitrail.doctor.examine import Diagnosis
 
+HOW_COUNTED = "Blocks and heads count from 1; the names of tensors, like blocks.0.attention, and Python count from 0."
 # The sign says it too: a colour alone says nothing to many, and nothing in print.
 SIGNS = {"ok": "✓", "skipped": "–", "warn": "!", "fault": "✕"}
 STYLE = """
@@ -47,7 +48,7 @@ def page(found: "Diagnosis") -> str:
             '<section id="drawings" aria-labelledby="drawings-title"><h2 id="drawings-title">What it rests on</h2>'
             f'<div class="two">{drawings}</div></section>'
         )
-    return document(f"Doctor: {found.name}", sections, found.verdict, note="")
+    return document(f"Doctor: {found.name}", sections, found.verdict, note=HOW_COUNTED)
 
 
 def _lines(found: "Diagnosis") -> str:
@@ -77,7 +78,7 @@ def _drawings(found: "Diagnosis") -> Iterator[str]:
     if "entropy" in charts:
         entropy, most = charts["entropy"]
         low, high = np.nanmin(entropy), np.nanmax(entropy)
-        words = f"Attention entropy by layer, from {low:.2f} to {high:.2f} nats; log N is {most:.2f}"
+        words = f"Attention entropy by block, from {low:.2f} to {high:.2f} nats; log N is {most:.2f}"
         yield _chart(figures.entropy_figure(entropy, most), f"{words}. A dot per head.", CAPTIONS["entropy"])
     if "learning" in charts:
         losses = charts["learning"]
@@ -108,7 +109,8 @@ def by_block(values: list[float], title: str, across: str = "block") -> Figure:
     figure = figures.blank(4.6, 3.0)
     ax = figures.plain(figure.subplots())
     known = np.array([value if np.isfinite(value) and value > 0 else np.nan for value in values], dtype=float)
-    ax.plot(np.arange(len(values)), known, "o-", color=figures.COLOURS["relevance"], linewidth=1.6, markersize=4.5)
+    places = np.arange(len(values)) + (across == "block")  # blocks count from 1, and step 0 is before the first
+    ax.plot(places, known, "o-", color=figures.COLOURS["relevance"], linewidth=1.6, markersize=4.5)
     if np.isfinite(known).any():
         low, high = np.nanmin(known), np.nanmax(known)
         middle = (low * high) ** 0.5

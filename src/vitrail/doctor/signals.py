@@ -73,10 +73,10 @@ def activations(patient: Patient, sizes: list[tuple[float, float]]) -> Iterator[
     if broken:
         yield fault(
             "not_finite",
-            f"no numbers from block {broken[0]} on",
+            f"no numbers from {blocks(broken[:1])} on",
             "weights or pictures that are no numbers, or overflow",
             "look at the weights above; compute in fp32; lower the learning rate",
-            block=broken[0],
+            block=broken[0] + 1,
         )
         return
     known = [size for size, _ in sizes]
@@ -121,10 +121,10 @@ def _gradients(
         place = next((i for i, size in enumerate(sizes) if not math.isfinite(size)), 0)
         yield fault(
             "not_finite",
-            f"the loss is {loss:.3g}, and the gradient of block {place} no number",
+            f"the loss is {loss:.3g}, and the gradient of {blocks([place])} no number",
             "weights or pictures that are no numbers, or overflow",
             "look at the lines above first",
-            block=place,
+            block=place + 1,
         )
         return
     # A parameter that is held back by a flag is no surprise: that is the business of another check. In a fresh Swin v2

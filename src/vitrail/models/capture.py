@@ -34,6 +34,18 @@ class Layers(UserDict[int, Any]):
             return self[layer + self.depth]
         raise VitrailError(self.missing.format(layer=layer, there=sorted(self)))
 
+    def __repr__(self) -> str:
+        """One line: which layers, and how large. Millions of numbers tell nobody anything."""
+        kind, there = type(self).__name__, sorted(self)
+        if not there:
+            return f"{kind}(none of {self.depth} layers yet)"
+        run = len(there) > 2 and there[-1] - there[0] == len(there) - 1
+        names = f"{there[0]} to {there[-1]}" if run else ", ".join(map(str, there))
+        sizes = dict.fromkeys(
+            str([*value.shape]) if isinstance(value, Tensor) else type(value).__name__ for value in self.values()
+        )
+        return f"{kind}(layer{'' if len(there) == 1 else 's'} {names}: {', '.join(sizes)})"
+
     def get(self, layer: int, default: Any = None) -> Any:  # UserDict's of Python 3.11 would ask `__missing__`
         return self.data.get(layer, default)
 

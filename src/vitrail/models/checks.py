@@ -55,7 +55,8 @@ def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]
 
 def check_layers(layers: Iterable[int], depth: int) -> list[int]:
     """Layer numbers counted from 0; negative ones from the end."""
-    chosen = [i + depth if i < 0 else i for i in layers]
-    if wrong := [i for i in chosen if not 0 <= i < depth]:
-        raise VitrailError(f"This model has layers 0 to {depth - 1}; there is no layer {wrong[0]}.")
-    return chosen
+    asked = [*layers]
+    if wrong := [i for i in asked if not -depth <= i < depth]:
+        back = f", from the end -1 to {-depth}" if wrong[0] < 0 else ""
+        raise VitrailError(f"This model has layers 0 to {depth - 1}{back}; there is no layer {wrong[0]}.")
+    return [i + depth if i < 0 else i for i in asked]
