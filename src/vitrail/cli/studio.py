@@ -7,7 +7,7 @@ import tyro
 
 
 def studio(
-    run: Annotated[list[str], tyro.conf.Positional] = [],  # noqa: B006
+    run: Annotated[list[str], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")] = [],  # noqa: B006
     mae: str | None = None,
     samples: Path | None = None,
     port: int = 7860,
@@ -21,8 +21,8 @@ def studio(
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; several can be looked at side by side. By
             default the model that ships inside.
-        mae: A masked autoencoder, of the same kinds: hides patches, and paints them back. By default the one that
-            ships inside.
+        mae: A masked autoencoder (a run of `vitrail pretrain`, a checkpoint, …): hides patches, and paints them back.
+            By default the one that ships inside, in a copy of vitrail that has one.
         samples: A folder of pictures to choose from.
         port: Where to listen; 0 takes any free port.
         host: The address to listen on; 127.0.0.1 is reached from this machine only.

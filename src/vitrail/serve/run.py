@@ -8,7 +8,7 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models import MaskedAutoencoder
@@ -18,6 +18,9 @@ from vitrail.train.record import read_record
 from vitrail.weights.checkpoint import HEADER
 from vitrail.weights.files import read_source
 from vitrail.weights.shipped import AUTOENCODER, shipped
+
+if TYPE_CHECKING:
+    from vitrail.serve.views import Lens
 
 MOST_CONNECTIONS = 128  # a browser opens six
 
@@ -49,11 +52,12 @@ def studio(
     )
     listener = listen(host, port)  # before the models: that a port is taken is better known at once
     try:
-        lenses = [Lens(m if isinstance(m, Predictor) else opened(m, architecture, device)) for m in models]
+        found = [m if isinstance(m, Predictor) else opened(m, architecture, device) for m in models]
+        lenses = [Lens(one, name) for one, name in zip(found, called(models, found), strict=True)]
         if mae is None and not any(isinstance(lens.predictor.model, MaskedAutoencoder) for lens in lenses):
             mae = shipped(AUTOENCODER)
         if mae is not None:
-            lenses.append(Lens(load(mae, device=device)))
+            lenses.append(painter(mae, device))
         if not lenses:
             raise VitrailError("The Studio needs a model to look into.")
         app = make_app(lenses, pictures, host)
@@ -74,6 +78,34 @@ def opened(model: str | PathLike[str], architecture: str | None, device: str | N
         told = None if HEADER in read_source(source).metadata else architecture
         return load(source, told, device=device)
     return load(source, device=device)
+
+
+def painter(mae: str | PathLike[str], device: str | None) -> "Lens":
+    """A model that can paint what it does not see."""
+    from vitrail.serve.views import Lens
+
+    found = load(mae, device=device)
+    if not isinstance(found.model, MaskedAutoencoder):
+        raise VitrailError(
+            f"{os.fspath(mae)} is no masked autoencoder: --mae takes a run of `vitrail pretrain`, and any other model "
+            "is named before the options."
+        )
+    return Lens(found, called([mae], [found])[0])
+
+
+def called(models: Sequence[str | PathLike[str] | Predictor], found: Sequence[Predictor]) -> list[str]:
+    """How a page tells them apart: a run by its folder, the others by the name that they carry."""
+    own = [one.name or type(one.model).__name__ for one in found]
+    places = [None if isinstance(model, Predictor) else Path(model).expanduser() for model in models]
+    names = [
+        f"{place.resolve().name} ({name})" if place and place.is_dir() else name
+        for place, name in zip(places, own, strict=True)
+    ]
+    # Where two would still be called the same, each also says what it was asked for by.
+    return [
+        f"{place} ({name})" if place and names.count(short) > 1 else short
+        for place, name, short in zip(places, own, names, strict=True)
+    ]
 
 
 def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample]:

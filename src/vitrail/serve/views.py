@@ -48,7 +48,8 @@ class Fitted:
 class Lens:
     """One model of the Studio, and what a page needs to know of it before it has seen a picture."""
 
-    def __init__(self, predictor: Predictor):
+    def __init__(self, predictor: Predictor, name: str | None = None):
+        self.name = name or predictor.name or type(predictor.model).__name__
         # Of a segmenter or a detector the backbone is looked into, and the whole says what there is.
         self.whole, self.predictor = predictor, predictor.backbone
         self.net = seeing(self.predictor.model)
@@ -89,7 +90,7 @@ class Lens:
         registers = [f"register {i}" for i in range(getattr(s, "registers", 0))]
         tokens = [name for name in ("class_token", "distillation_token") if getattr(s, name, False)]
         return {
-            "name": self.whole.name or type(model).__name__,
+            "name": self.name,
             "family": type(self.predictor.model).__name__,
             "task": self.whole.task,
             "head": getattr(model.settings, "head", None) if self.whole.task != "classify" else None,

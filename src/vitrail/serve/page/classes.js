@@ -1,12 +1,16 @@
-// The likeliest classes. Rows keep their order while patches are hidden, so that one sees each bar move.
+// The likeliest classes. Rows keep their order while patches are hidden, so that one sees each bar move; classes that
+// come up among the likeliest join below.
 
 import { percent } from "./strip.js";
+
+const MOST_NEW = 2;
 
 export class Classes {
   constructor(best, list, choose) {
     this.best = best; this.list = list; this.choose = choose;
     this.before = new Map(); // of the whole picture
     this.rows = new Map();
+    this.shown = []; // as in the list: {index, label, probability, former, before}
   }
 
   draw(classes, hidden, several) {
@@ -14,19 +18,21 @@ export class Classes {
     if (!classes.length) return;
     if (!hidden) { this.before = new Map(classes.map((c) => [c.index, c.probability])); this.order = classes.slice(0, 5).map((c) => c.index); }
     const found = new Map(classes.map((c) => [c.index, c]));
-    const newcomers = hidden ? classes.slice(0, 2).map((c) => c.index).filter((i) => !this.order.includes(i)) : [];
-    const shown = [...this.order, ...newcomers].filter((i) => found.has(i));
+    const newcomers = hidden ? classes.slice(0, 5).map((c) => c.index).filter((i) => !this.order.includes(i)).slice(0, MOST_NEW) : [];
+    this.shown = [...this.order, ...newcomers].filter((i) => found.has(i)).map((index) => {
+      const before = hidden ? this.before.get(index) : undefined;
+      return { ...found.get(index), before, former: before !== undefined ? `${percent(before)} →` : hidden ? "came up" : "" };
+    });
     this.best.textContent = classes[0].label; // the answer, which a threshold may choose
     this.best.title = several ? "the likeliest of several classes" : "";
     const rows = new Map();
-    for (const index of shown) {
+    for (const { index, label, probability, before, former } of this.shown) {
       const row = this.rows.get(index) ?? this.row(index);
-      const { label, probability } = found.get(index), before = this.before.get(index);
       row.label.textContent = label;
       row.value.textContent = percent(probability);
       row.bar.style.width = `${100 * probability}%`;
-      row.was.style.width = `${hidden && before !== undefined ? 100 * before : 0}%`;
-      row.former.textContent = hidden && before !== undefined ? `${percent(before)} →` : "";
+      row.was.style.width = `${100 * (before ?? 0)}%`;
+      row.former.textContent = former;
       row.button.title = `Explain “${label}”`;
       row.button.dataset.index = index;
       row.button.dataset.probability = probability;

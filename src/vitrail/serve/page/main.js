@@ -11,7 +11,7 @@ import { Pane, clamp } from "./pane.js";
 import { HeadPlot, PositionGrid, evenDistance } from "./plots.js";
 import { savePicture } from "./save.js";
 import { Strip, percent } from "./strip.js";
-import { OVERLAYS, applies, modelLine, overlayName, sentence } from "./words.js";
+import { OF_BLOCKS, OVERLAYS, allModels, applies, modelLine, overlayName, sentence } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
@@ -147,9 +147,10 @@ function drawMeasures(pane) {
 
 // ---- controls
 
-const heads = new HeadGrid($("heads-canvas"), (layer, head) => { view.head = head; chooseLayer(layer); });
 const strip = new Strip($("stages"), chooseLayer);
-const both = (layer, head) => { view.head = head; chooseLayer(layer); };
+// Who chooses a head wants to see where it looks.
+const both = (layer, head) => { view.head = head; if (view.overlay !== "attention") chooseOverlay("attention"); chooseLayer(layer); };
+const heads = new HeadGrid($("heads-canvas"), both);
 const distance = new HeadPlot($("distance"), { title: "Mean attention distance", unit: "px", digits: 0, meaning: "How far away the patches are that a head looks at." }, both);
 const entropy = new HeadPlot($("entropy"), { title: "Attention entropy", unit: "nats", digits: 1, meaning: "How evenly a head spreads its attention: low is a sharp look, high an even one." }, both);
 const positions = new PositionGrid($("positions"), (y, x, time) => { if (active) shared.looked(y, x, time, active); });
@@ -158,6 +159,12 @@ function chooseLayer(layer) {
   view.layer = clamp(layer, 0, (active?.model.heads.length ?? 1) - 1);
   syncDials();
   schedule();
+}
+
+// The sides where they differ: a picture in its own shape has no one size.
+function inputSize(pane) {
+  const [h, w] = pane.size0 ?? [0, 0], current = pane.body?.size === pane.size() && pane.body.fit === view.fit;
+  return current && h !== w ? `${w}×${h} px` : `${pane.size()} px`;
 }
 
 function syncDials() {
@@ -171,7 +178,7 @@ function syncDials() {
     layer: `${active.layer() + 1} of ${active.model.heads.length}`,
     head: view.head === null ? `mean of ${count}` : `${active.head() + 1} of ${count}`,
     opacity: `${Math.round(100 * view.opacity)}\u202f%`,
-    size: `${active.size()} px`,
+    size: inputSize(active),
   };
   for (const [id, text] of Object.entries(said)) {
     const input = $(id);
@@ -179,6 +186,8 @@ function syncDials() {
     input.setAttribute("aria-valuetext", text);
     input.style.setProperty("--part", `${(100 * (input.value - input.min)) / Math.max(1, input.max - input.min)}%`);
   }
+  $("layer").disabled = !OF_BLOCKS.includes(view.overlay);
+  $("head").disabled = view.overlay !== "attention";
   strip.mark(active.layer());
 }
 
@@ -219,6 +228,7 @@ function chooseOverlay(key) {
   const [, , meaning] = OVERLAYS.find(([name]) => name === key);
   $("meaning").textContent = meaning;
   document.querySelector(`input[name=overlay][value=${key}]`).checked = true;
+  syncDials();
   schedule();
 }
 chooseOverlay("attention");
@@ -321,7 +331,7 @@ function sideBySide() {
   } else {
     const pane = addPane(), { source, name } = panes[0].picture;
     const other = studio.models.findIndex((model, i) => i !== panes[0].number && !model.reconstructs);
-    if (other >= 0) { pane.use(other); pane.show(source, name); } else pane.readout.textContent = "Drop a second picture here, or choose a sample.";
+    if (other >= 0) { pane.use(other); pane.show(source, name); } else if (!studio.samples.length) pane.root.querySelector(".invite").textContent = "Drop a second picture here.";
   }
   const two = panes.length > 1;
   $("work").classList.toggle("two", two);
@@ -366,7 +376,7 @@ function switchTheme() {
 const themeLabel = () => $("theme").setAttribute("aria-label", `Switch to the ${root.dataset.theme === "dark" ? "light" : "dark"} theme`);
 $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", () => $("keys").showModal());
-window.addEventListener("resize", schedule);
+window.addEventListener("resize", () => { strip.fit(); schedule(); });
 
 drawGlass($("glass"));
 themeLabel();
@@ -377,7 +387,7 @@ try {
   addPane();
   overlayChips(studio.models[0]);
   if (studio.models[0].task !== "classify") chooseOverlay("said");
-  $("model-line").textContent = modelLine(studio.models[0]);
+  $("model-line").textContent = allModels(studio.models);
   sampleButtons($("samples-first"), panes[0]);
   const mae = studio.models.find((model) => model.reconstructs);
   if (mae) painter = new Painter($("mae"), mae, { asked: (number) => { const asked = active?.asked(number); return asked && { ...asked, size: mae.sizes.includes(asked.size) ? asked.size : mae.size }; }, kept: (question) => active.kept(question), failed });

@@ -286,7 +286,12 @@ export class Pane {
     const { picture, look } = this, [h, w] = look.about.grid, [height, width] = this.size0;
     this.fact.textContent = `${picture.name ? `${picture.name}, ` : ""}${picture.width}×${picture.height} → ${width}×${height} pixels → ${w}×${h} = ${w * h} ${this.model.family === "SwinTransformer" ? "tokens in the last stage" : "patches"}`;
     this.note.hidden = !this.hidden.size;
-    this.note.firstElementChild.textContent = `${this.hidden.size} ${this.hidden.size === 1 ? "patch" : "patches"} hidden (set to the mean colour).`;
+    this.note.firstElementChild.textContent = this.hiddenWords();
+  }
+
+  hiddenWords() {
+    const { size } = this.hidden;
+    return size ? `${size} ${size === 1 ? "patch" : "patches"} hidden (set to the mean colour).` : "";
   }
 
   wait(on) {

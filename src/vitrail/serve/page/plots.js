@@ -43,7 +43,10 @@ export class HeadPlot {
     });
     if (reference) {
       nodes.push(make("line", { class: "reference", x1: LEFT, x2: WIDTH, y1: y(reference.value), y2: y(reference.value) }));
-      nodes.push(make("text", { x: WIDTH, y: y(reference.value) - 5, "text-anchor": "end" }, reference.name));
+      // Its name stands above the plot, where no dot can be; a piece of the line goes before it.
+      const name = make("text", { x: WIDTH, y: TOP - 8, "text-anchor": "end" }, reference.name);
+      const long = reference.name.length * 6 + 10;
+      nodes.push(make("line", { class: "reference", x1: WIDTH - long - 22, x2: WIDTH - long, y1: TOP - 12, y2: TOP - 12 }), name);
     }
     const means = values.map((row) => row.reduce((a, b) => a + (b ?? 0), 0) / row.length);
     nodes.push(make("polyline", { class: "mean", points: means.map((v, layer) => `${x(layer)},${y(v)}`).join(" ") }));
@@ -85,7 +88,7 @@ export function evenDistance([h, w], [down, across]) {
   return sum / (h * w) ** 2;
 }
 
-const MOST_CELLS = 16;
+const MOST_CELLS = 16, CANVAS = 480; // maps across; pixels across, about
 
 export class PositionGrid {
   constructor(figure, look) {
@@ -112,20 +115,23 @@ export class PositionGrid {
     const counts = new Uint32Array(256);
     for (let a = 0; a < h * w; a++) for (let b = 0; b < h * w; b++) if (a !== b) counts[data[a * h * w + b]]++;
     const [low, high] = [0.02, 0.995].map((share) => quantile(counts, share));
-    const width = columns * (w + 1) - 1, height = rows * (h + 1) - 1;
-    const pixels = new Uint8ClampedArray(4 * width * height);
+    // A map of few patches has large ones: the gaps between maps stay thin.
+    const side = Math.max(2, Math.round(CANVAS / (columns * w))), gap = Math.max(2, Math.min(side, 6));
+    this.plain = document.createElement("canvas");
+    this.plain.width = columns * (w * side + gap) - gap; this.plain.height = rows * (h * side + gap) - gap;
+    const context = this.plain.getContext("2d"), pixels = new Uint8ClampedArray(4 * h * w);
+    context.imageSmoothingEnabled = false;
     for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {
       const from = (Math.floor((r * h) / rows) * w + Math.floor((c * w) / columns)) * h * w;
-      for (let i = 0; i < h; i++) for (let j = 0; j < w; j++) {
-        const v = 3 * Math.max(0, Math.min(255, Math.round((255 * (data[from + i * w + j] - low)) / Math.max(1, high - low))));
-        const to = 4 * ((r * (h + 1) + i) * width + c * (w + 1) + j);
-        pixels[to] = HEAT[v]; pixels[to + 1] = HEAT[v + 1]; pixels[to + 2] = HEAT[v + 2]; pixels[to + 3] = 255;
+      for (let i = 0; i < h * w; i++) {
+        const v = 3 * Math.max(0, Math.min(255, Math.round((255 * (data[from + i] - low)) / Math.max(1, high - low))));
+        pixels.set([HEAT[v], HEAT[v + 1], HEAT[v + 2], 255], 4 * i);
       }
+      context.drawImage(bitmap(pixels, w, h), c * (w * side + gap), r * (h * side + gap), w * side, h * side);
     }
-    this.plain = bitmap(pixels, width, height);
-    this.canvas.width = width; this.canvas.height = height;
+    this.canvas.width = this.plain.width; this.canvas.height = this.plain.height;
     this.canvas.hidden = false;
-    this.shown = { rows, columns };
+    this.shown = { rows, columns, side, gap };
     const said = (v) => (v / 127.5 - 1).toFixed(2);
     this.meaning.textContent = `One small map per position: how alike the others are to it (cosine, ${said(low)} to ${said(high)}). Rows and columns that light up are what the model has learnt of space.`;
     this.canvas.setAttribute("aria-label", `Grid of ${rows} by ${columns} similarity maps of the position vectors.`);
@@ -134,13 +140,13 @@ export class PositionGrid {
 
   mark(patch) {
     if (!this.shown) return;
-    const c = this.canvas.getContext("2d"), [h, w] = this.grid, { rows, columns } = this.shown;
+    const c = this.canvas.getContext("2d"), [h, w] = this.grid, { rows, columns, side, gap } = this.shown;
     c.clearRect(0, 0, this.canvas.width, this.canvas.height);
     c.drawImage(this.plain, 0, 0);
     if (patch === null || patch < 0) return;
     const row = Math.floor((Math.floor(patch / w) * rows) / h), column = Math.floor(((patch % w) * columns) / w);
-    c.strokeStyle = "#ffffff"; c.lineWidth = 1;
-    c.strokeRect(column * (w + 1) - 0.5, row * (h + 1) - 0.5, w + 1, h + 1);
+    c.strokeStyle = "#ffffff"; c.lineWidth = gap;
+    c.strokeRect(column * (w * side + gap) - gap / 2, row * (h * side + gap) - gap / 2, w * side + gap, h * side + gap);
   }
 
   say(sentence) {

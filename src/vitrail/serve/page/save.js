@@ -2,28 +2,26 @@
 
 import { percent } from "./strip.js";
 
-const PICTURE = 900, SIDE = 520, MARGIN = 48;
+const PICTURE = 900, SIDE = 520, MARGIN = 48, LINE = 31, ROW = 58;
 
 export async function savePicture(panes, heads, words) {
   const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+  const serif = colour("--serif"), sans = colour("--sans"), several = panes.length > 1;
+  const canvas = document.createElement("canvas"), c = canvas.getContext("2d");
   const tall = Math.max(...panes.map((pane) => (PICTURE * pane.stage.picture.height) / pane.stage.picture.width));
-  const canvas = document.createElement("canvas");
-  const column = PICTURE + (panes.length > 1 ? MARGIN : SIDE + MARGIN);
+  const lines = panes.map((pane) => wrapped(c, words(pane), `23px ${sans}`, PICTURE));
+  const answers = panes.map(answer);
+  const column = PICTURE + (several ? MARGIN : SIDE + MARGIN);
+  // Under the pictures their words; the answers beside one picture, under several.
+  const under = MARGIN + tall + 38 + LINE * Math.max(...lines.map((found) => found.length));
+  const top = several ? under + 34 : MARGIN + 44;
+  const below = top + 40 + ROW * Math.max(...answers.map(({ rows }) => rows.length)) + (answers.some(({ note }) => note) ? 50 : 0);
+  const maps = several ? 0 : Math.max(260, MARGIN + tall - below - 36);
   canvas.width = MARGIN + column * panes.length;
-  canvas.height = Math.round(tall) + 2 * MARGIN + (panes.length > 1 ? 380 : 112);
-  const c = canvas.getContext("2d");
+  canvas.height = Math.round(Math.max(under, below + (several ? 0 : maps + 36)) + MARGIN + 26);
   c.fillStyle = colour("--paper");
   c.fillRect(0, 0, canvas.width, canvas.height);
-  const serif = colour("--serif"), sans = colour("--sans");
   const text = (string, x, y, font, ink, width) => { c.font = font; c.fillStyle = ink; c.fillText(string, x, y, width); };
-  const wrapped = (string, x, y, font, ink, width, step) => {
-    c.font = font;
-    let line = "";
-    for (const word of string.split(" ")) {
-      if (line && c.measureText(`${line} ${word}`).width > width) { text(line, x, y, font, ink); y += step; line = word; } else line = line ? `${line} ${word}` : word;
-    }
-    text(line, x, y, font, ink);
-  };
 
   panes.forEach((pane, number) => {
     const left = MARGIN + number * column, height = (PICTURE * pane.stage.picture.height) / pane.stage.picture.width;
@@ -32,31 +30,35 @@ export async function savePicture(panes, heads, words) {
     c.beginPath(); c.rect(0, 0, PICTURE, height); c.clip();
     pane.stage.compose(c, PICTURE, height, PICTURE / Math.max(1, pane.stage.canvas.clientWidth));
     c.restore();
-    let x = left + PICTURE + MARGIN, y = MARGIN + 44, width = SIDE - MARGIN;
-    if (panes.length > 1) { x = left; y = MARGIN + tall + 142; width = PICTURE; }
-    const under = MARGIN + (panes.length > 1 ? tall : height);
-    wrapped(words(pane), left, under + 38, `23px ${sans}`, colour("--muted"), PICTURE, 31);
-    const rows = pane.said?.rows ?? pane.look.about.classes;
-    text(pane.said?.title ?? rows[0]?.label ?? pane.model.name, x, y, `500 52px ${serif}`, colour("--ink"), width);
-    rows.slice(0, panes.length > 1 ? 3 : 5).forEach((found, i) => {
-      const top = y + 60 + i * 58;
-      text(found.label, x, top, `25px ${sans}`, colour("--ink"), width - 120);
+    const from = MARGIN + (several ? tall : height) + 38;
+    lines[number].forEach((line, i) => text(line, left, from + i * LINE, `23px ${sans}`, colour("--muted")));
+    const x = several ? left : left + PICTURE + MARGIN, width = several ? PICTURE : SIDE - MARGIN, { title, rows, note } = answers[number];
+    text(title, x, top, `500 52px ${serif}`, colour("--ink"), width);
+    rows.forEach((found, i) => {
+      const y = top + 60 + i * ROW, share = (value, ink, alpha = 1) => { c.globalAlpha = alpha; c.fillStyle = ink; c.fillRect(x, y + 12, width * value, 6); c.globalAlpha = 1; };
+      const now = percent(found.probability);
       c.textAlign = "right";
-      text(percent(found.probability), x + width, top, `600 25px ${sans}`, colour("--ink"));
+      text(now, x + width, y, `600 25px ${sans}`, colour("--ink"));
+      const taken = c.measureText(now).width + 12;
+      text(found.former ?? "", x + width - taken, y, `21px ${sans}`, colour("--muted"));
+      const free = width - taken - c.measureText(found.former ?? "").width - 12;
       c.textAlign = "left";
-      c.fillStyle = colour("--rule"); c.fillRect(x, top + 12, width, 6);
-      c.fillStyle = pane.said ? `rgb(${pane.said.colours[found.index].join(" ")})` : colour("--accent");
-      c.fillRect(x, top + 12, width * found.probability, 6);
+      text(found.label, x, y, `25px ${sans}`, colour("--ink"), free);
+      share(1, colour("--rule"));
+      share(found.before ?? 0, colour("--gold"), 0.55);
+      share(found.probability, pane.said ? `rgb(${pane.said.colours[found.index].join(" ")})` : colour("--accent"));
     });
+    text(note, x, top + 60 + rows.length * ROW, `22px ${sans}`, colour("--gold"), width);
   });
-  if (panes.length === 1) {
-    const x = MARGIN + PICTURE + MARGIN, width = SIDE - MARGIN, y = MARGIN + 430;
+  if (!several) {
+    const x = MARGIN + PICTURE + MARGIN, width = SIDE - MARGIN, y = below + 18;
     text("All heads: blocks across, heads down", x, y, `22px ${sans}`, colour("--muted"), width);
     c.imageSmoothingEnabled = true;
-    const fit = Math.min(width / heads.width, (tall - 400) / heads.height);
+    const fit = Math.min(width / heads.width, maps / heads.height);
     c.drawImage(heads, x, y + 18, heads.width * fit, heads.height * fit);
   }
-  text(`Vitrail Studio · ${panes[0].model.name}`, MARGIN, canvas.height - 20, `20px ${sans}`, colour("--muted"));
+  const names = [...new Set(panes.map((pane) => pane.model.name))].join(" · ");
+  text(`Vitrail Studio · ${names}`, MARGIN, canvas.height - 20, `20px ${sans}`, colour("--muted"), canvas.width - 2 * MARGIN);
   const blob = await new Promise((done) => { canvas.toBlob(done, "image/png"); });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -65,3 +67,18 @@ export async function savePicture(panes, heads, words) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+// What the page says of a picture: a title, the rows of its list, and how much is hidden.
+function answer(pane) {
+  const rows = pane.said ? pane.said.rows.slice(0, 5) : pane.classes.shown;
+  return { title: pane.said?.title ?? (rows.length ? pane.best.textContent : pane.model.name), rows, note: pane.hiddenWords() };
+}
+
+function wrapped(c, string, font, width) {
+  c.font = font;
+  const lines = [""];
+  for (const word of string.split(" ")) {
+    const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
+    if (lines.at(-1) && c.measureText(longer).width > width) lines.push(word); else lines[lines.length - 1] = longer;
+  }
+  return lines;
+}

@@ -68,6 +68,8 @@ function barcode({ data }) {
   return bitmap(heatPixels(values, Math.max(...values)), columns, rows);
 }
 
+const SIZES = [[96, 34, 190], [92, 28, 180], [86, 24, 170], [80, 20, 160], [72, 17, 150], [64, 15, 140]]; // tile, operator, answer
+
 export class Strip {
   constructor(list, chooseLayer) {
     this.list = list; this.chooseLayer = chooseLayer;
@@ -114,6 +116,17 @@ export class Strip {
     this.list.replaceChildren(...items);
     this.blocks = blocks;
     this.mark(layer);
+    this.fit();
+  }
+
+  // As large as all of it fits; where it can't, as on a phone, it is scrolled at its usual size.
+  fit() {
+    const { style } = this.list, names = ["--tile", "--between", "--answer"];
+    for (const sizes of SIZES) {
+      names.forEach((name, i) => style.setProperty(name, `${sizes[i]}px`));
+      if (this.list.scrollWidth <= this.list.clientWidth) return;
+    }
+    for (const name of names) style.removeProperty(name);
   }
 
   answer(about) {

@@ -13,6 +13,7 @@ export const OVERLAYS = [
   ["none", "Picture", "The picture alone."],
   ["said", "Answer", "What the whole model says. The other views look into its backbone alone."],
 ];
+export const OF_BLOCKS = ["attention", "colours", "similar"]; // the others are of the whole model
 const OF_CLASSES = ["relevance", "grad_cam"];
 
 // Which of them a model has, and under which name.
@@ -48,6 +49,9 @@ export function sentence(view, pane, overlay, grid) {
   if (view.overlay === "rollout") return ["All blocks together, seen from the answer."];
   return [`${pane.size0[1]}×${pane.size0[0]} pixels, as the model gets them.`];
 }
+
+// Before a picture is chosen: one at length, several by name.
+export const allModels = (models) => (models.length === 1 ? modelLine(models[0]) : `${models.length} models: ${models.map(({ name, reconstructs }) => (reconstructs ? `${name}, which paints` : name)).join("; ")}`);
 
 export const modelLine = (model) => {
   const heads = [...new Set(model.heads)], stride = model.stride.join("×");
