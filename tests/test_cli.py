@@ -24,7 +24,7 @@ OPTIONS = {
     pretrain: ["data", "options"],
     evaluate: [
         "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "boxes",
-        "batch_size", "device",
+        "architecture", "batch_size", "device",
     ],
     predict: [
         "images", "model", "top", "csv", "json", "out", "window", "threshold", "flip", "crops", "fit", "architecture",

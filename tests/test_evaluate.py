@@ -63,6 +63,27 @@ def test_the_figures_are_those_of_the_probabilities_on_test(bundle, data):
     assert vitrail.evaluate(bundle, data, split="train")["n"] == 36
 
 
+def test_means_over_classes_are_over_those_of_the_data_when_the_model_knows_more(bundle, data, tmp_path):
+    shutil.copytree(data / "test", tmp_path / "two", ignore=shutil.ignore_patterns("red"))
+    paths = [path for name in CLASSES[:2] for path in sorted((tmp_path / "two" / name).iterdir())]
+    truth = np.array([CLASSES.index(path.parent.name) for path in paths])
+    knows = vitrail.load(bundle)
+    chances = knows.probabilities(paths)
+    with torch.no_grad():  # so that half of the answers lie outside of the data
+        knows.model.head.output.bias[2] += (chances[:, :2].amax(1) / chances[:, 2]).log().median()
+    chances = knows.probabilities(paths).numpy().astype(np.float64)
+    said = chances.argmax(1)
+    assert (said == 2).any() and (said != 2).any()
+    figures = vitrail.evaluate(knows, tmp_path / "two")
+    assert figures["macro_f1"] == pytest.approx(f1_score(truth, said, labels=[0, 1], average="macro"))
+    assert figures["macro_f1"] > f1_score(truth, said, average="macro", zero_division=0)
+    areas = [roc_auc_score(truth == c, chances[:, c]) for c in (0, 1)]
+    assert figures["auroc"] == pytest.approx(np.mean(areas), abs=1e-6)
+    assert figures["macro_f1_low"] <= figures["macro_f1"] <= figures["macro_f1_high"]
+    assert "has 2 of them: macro F1 and AUROC are means over these 2" in figures["notes"][0]
+    assert not vitrail.evaluate(bundle, data)["notes"]
+
+
 def test_features_are_worth_what_a_probe_and_neighbours_make_of_them(bundle, data):
     figures = vitrail.evaluate(bundle, data, knn=True, probe=True)
     assert figures["probe_top1"] == 1.0  # three colours that any features tell apart

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ def evaluate(
     image_size: int | None = None,
     progress: Progress | None = None,
     boxes: str | PathLike[str] | None = None,
+    architecture: str | None = None,
 ) -> dict[str, Any]:
     """Figures of a model on DATA, flat, as fractions: top1, top5, macro_f1, ece, auroc (or map, macro_f1, micro_f1,
     auroc for several labels; miou, pixel_accuracy, boundary_f1, iou/CLASS of a segmenter; map, map50, map75, ap/CLASS
@@ -55,9 +56,10 @@ def evaluate(
     probe on the model's features, fitted on train/. `report` writes a page like that of a training run.
 
     Of a model that tells live faces from attacks: eer, hter, acer, apcer, bpcer, auc, bpcer_at_apcer_1 (5, 10), at the
-    threshold that its development set chose; `boxes` is a table of face boxes.
+    threshold that its development set chose; `boxes` is a table of face boxes. `architecture` is what a bare checkpoint
+    is a checkpoint of, where it could be several.
     """
-    predictor = run if isinstance(run, Predictor) else load(run, device=device, fit=fit, image_size=image_size)
+    predictor = run if isinstance(run, Predictor) else load(run, architecture, image_size, device, fit)
     if predictor.task != "classify":
         if knn or probe or flip or crops > 1:
             raise VitrailError("--knn, --probe, --flip and --crops go with a classifier; this model was made to "
@@ -80,7 +82,8 @@ def evaluate(
         rows, kept, problems = _run(predictor, samples, "probabilities", flip, crops, batch_size, progress)
         task = Classify(predictor.labels, predictor.multi_label)
         targets = task.targets([tuple(classes[i] for i in sample.labels) for sample in kept])
-        figures |= score(predictor, rows, targets)
+        figures |= score(predictor, rows, targets, classes)
+        notes += _fewer_classes(source, predictor, classes)
         if report is not None:
             _report(report, predictor, source, task, rows, targets, kept, figures, name, problems, notes)
     if knn or probe:
@@ -157,12 +160,24 @@ def _evaluate_spoof(
     return figures | {"split": name, "skipped": len(problems), "notes": notes, "problems": problems}
 
 
-def score(predictor: Predictor, probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+def score(
+    predictor: Predictor, probabilities: Tensor, targets: Tensor, among: Sequence[int] | None = None
+) -> dict[str, float]:
+    """`among` are the classes of the data, where the model may know more: means over classes are over these."""
     chances, truth = probabilities.numpy().astype(np.float64), targets.numpy()
     if predictor.multi_label:
         thresholds = np.array(predictor.thresholds)
-        return metrics.multi_label_figures(chances, truth > 0.5, predictor.labels, thresholds)
-    return metrics.classification_figures(chances, truth.argmax(axis=1), predictor.labels)
+        return metrics.multi_label_figures(chances, truth > 0.5, predictor.labels, thresholds, among=among)
+    return metrics.classification_figures(chances, truth.argmax(axis=1), predictor.labels, among=among)
+
+
+def _fewer_classes(source: Source, predictor: Predictor, classes: Sequence[int]) -> list[str]:
+    known, here = len(predictor.labels), len({*classes})
+    note = (
+        f"The model knows {known:,} classes and {source.name} has {here:,} of them: macro F1 and AUROC are means over "
+        f"{'that one' if here == 1 else f'these {here:,}'}, and any other answer is a mistake."
+    )
+    return [note] if here < known else []
 
 
 def scored_samples(source: Source, run: Any, split: str | None) -> tuple[list[Sample], str, list[str]]:

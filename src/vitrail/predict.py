@@ -1,5 +1,6 @@
 """`load`: from a run folder, a file or a name to the `Predictor` that every user-facing verb works with."""
 
+import warnings
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,12 +20,14 @@ from vitrail.weights.onnx import OnnxModel
 from vitrail.weights.published import published
 from vitrail.weights.shipped import default_model, shipped
 
+FAR = 2.0  # times the side that a model was trained on, or that part of it
+
 __all__ = ["Outcome", "Prediction", "Predictor", "load"]
 
 
 def load(
     source: str | PathLike[str] | None = None,
-    model: str | None = None,
+    architecture: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     device: str | torch.device | None = None,
     fit: str | None = None,
@@ -33,7 +36,7 @@ def load(
     """A predictor from a run folder, a bundle, a checkpoint of any dialect, an ONNX file that `vitrail export` wrote,
     `hf://org/name`, or a catalog name; without any, the model that ships inside.
 
-    `model` names the architecture of a bare checkpoint that could be of several. `image_size` changes the size that
+    `architecture` names the one of a bare checkpoint that could be of several. `image_size` changes the size that
     pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native. `base` is what an
     adapter.safetensors stands on, where that is not found by itself.
     """
@@ -42,11 +45,12 @@ def load(
         source = str(shipped(source) or published(source))
     if source.endswith(".onnx") and not Path(source).expanduser().is_dir():
         return _load_onnx(source, image_size, device, fit)
-    checkpoint = read_checkpoint(source, model, base)
+    checkpoint = read_checkpoint(source, architecture, base)
     net, pre = model_from(checkpoint), checkpoint.preprocessing
     if isinstance(checkpoint.settings, DetectorSettings):
         pre = _looking(net, pre, image_size, fit)
     else:
+        _warn_of_distance(checkpoint.name or source, pre, image_size)
         pre = _changed(pre, image_size, fit)
     return Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
 
@@ -73,6 +77,15 @@ def _load_onnx(
         raise VitrailError(f"{path} takes images of {size} only; export the run again with --image-size.")
     place = "cuda" if model.provider == "CUDAExecutionProvider" and torch.cuda.is_available() else "cpu"
     return Predictor(model, pre, model.labels, model.name, place, model.about)
+
+
+def _warn_of_distance(name: str, pre: Preprocessing, image_size: int | tuple[int, int] | None) -> None:
+    if image_size is None or pre.fit == "native":
+        return
+    asked = pair(image_size, "image_size")
+    if any(max(a / b, b / a) >= FAR for a, b in zip(asked, pre.size, strict=True)):
+        own, other = ("×".join(map(str, size)) for size in (pre.size, asked))
+        warnings.warn(f"{name} was trained on {own} pixels; {other} is far from that, expect less of it.", stacklevel=3)
 
 
 def _changed(pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:

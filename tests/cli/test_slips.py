@@ -1,8 +1,13 @@
 """What the command line answers to a slip of the fingers: a few lines about the verb that was meant."""
 
+import re
+import warnings
+
 import pytest
 
+from vitrail import create_model, load, save_weights
 from vitrail.cli import VERBS, main
+from vitrail.cli.pictures import progress
 
 
 def answer(capsys, *arguments):
@@ -38,3 +43,19 @@ def test_an_option_without_a_value_of_its_own_is_left_out(capsys):
         main(["predict", "--help"])
     told = capsys.readouterr().out
     assert stopped.value.code == 0 and "--model STR" in told and "{None}" not in told
+
+
+def test_progress_is_silent_when_the_work_is_over(capsys):
+    with progress(2, every=0.0) as advance:
+        advance()
+        advance()
+    assert re.fullmatch(r"vitrail: 1 of 2 pictures, .* s left\n", capsys.readouterr().err)
+
+
+def test_a_size_far_from_training_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="was trained on 16×16 pixels; 32×32 is far from that"):
+        load(save_weights(create_model("vit_nano4", num_classes=2, image_size=16), "own.safetensors"), image_size=32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load("own.safetensors", image_size=24).preprocessing.size == (24, 24)

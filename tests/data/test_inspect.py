@@ -15,6 +15,7 @@ from vitrail.data.contact_sheet import picture
 from vitrail.data.inspect import inspect
 from vitrail.data.sources import open_source
 from vitrail.errors import VitrailError
+from vitrail.train.start import start_model
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +177,17 @@ def test_the_verb_prints_what_is_there_and_what_is_wrong(tmp_path, capsys):
     (tmp_path / "data/train/cat/empty.jpg").touch()
     assert data_inspect(str(tmp_path / "data"), image_size=32, out=out) == 1
     assert "train/cat/empty.jpg is empty (0 bytes): replace or remove it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("side", "chosen"), [(8, 16), (28, 32), (60, 64), (100, 224)])
+def test_the_size_is_the_one_that_training_would_choose(side, chosen, tmp_path, capsys):
+    for name in ("a/0.png", "a/1.png", "b/2.png"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side), (9 * side % 255, int(name[2]), 7)).save(tmp_path / "data" / name)
+    assert data_inspect(str(tmp_path / "data"), out=tmp_path / "sheet.png") == 0
+    assert f"3 with a side below {chosen} pixels" in capsys.readouterr().out
+    start = start_model(None, "none", ["a", "b"], None, None, side, gpu=False)
+    assert start.preprocessing.size == (chosen, chosen)
 
 
 def test_a_long_list_of_classes_is_cut_in_the_middle(tmp_path, capsys):

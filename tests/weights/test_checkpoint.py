@@ -121,6 +121,11 @@ def test_default_is_said_in_one_line_with_the_candidates_and_the_preprocessing(t
     assert checkpoint.name == "vit_ti16"
     assert "may be vit_ti16 or deit_ti16; taken as vit_ti16" in text
     assert "mean (0.5, 0.5, 0.5) and deviation (0.5, 0.5, 0.5)" in text
+    assert "say --architecture deit_ti16 (to `train`, --model deit_ti16;" in text
+    assert text.strip().endswith("to `vitrail.load`, architecture='deit_ti16') if it is not.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert vitrail.load(tiny, architecture="deit_ti16").name == "deit_ti16"
 
 
 def test_number_in_a_file_name_is_no_patch_size(tmp_path):

@@ -80,8 +80,9 @@ def test_nothing_inside_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     with pytest.raises(VitrailError, match="No model ships inside this copy"):
         vitrail.load()
-    with pytest.raises(VitrailError, match="'vitrail_tiny' is neither a file or folder nor a model name"):
+    with pytest.raises(VitrailError, match="'vitrail_tiny' is neither a file or folder nor a model name") as told:
         vitrail.load("vitrail_tiny")
+    assert str(told.value).count("vitrail_tiny") == 1 and str(told.value).endswith("`vitrail models` lists them all.")
 
 
 def run(*arguments):
@@ -166,6 +167,7 @@ def test_the_demo_shows_photographs_to_it(inside, tmp_path, capsys, monkeypatch)
     answers = photographs(tmp_path / "out")
     said = capsys.readouterr().out
     assert said.startswith("vitrail_tiny ships inside: 3 classes, 16 pixels.") and "Grace Hopper" in said
+    assert "what is not among them gets the nearest of its 3 names" in said
     assert answers and set(answers) <= set(LABELS) and [*(tmp_path / "out").rglob("*.png")]
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     assert photographs(tmp_path / "none") == []

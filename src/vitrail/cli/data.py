@@ -13,7 +13,7 @@ LISTED = 40  # classes, or files with a problem, that are shown; --json has all
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     task: Literal["classify", "segment", "detect", "spoof"] = "classify",
-    image_size: int = 224,
+    image_size: int | None = None,
     out: Path = Path("inspection.png"),
     json: Path | None = None,
     workers: int | None = None,
@@ -29,7 +29,7 @@ def inspect(
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
             Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
         task: What it is to be used for.
-        image_size: Side of the model's input, for the picture.
+        image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures.
         out: Where to draw the picture.
         json: Also write all of it as JSON, with every file that has a problem.
         workers: Threads that decode; by default one for each core, 16 at most.
@@ -46,7 +46,7 @@ def inspect(
     from vitrail.errors import VitrailError
     from vitrail.tasks.data_sheet import data_sheet
 
-    if image_size < 1:
+    if image_size is not None and image_size < 1:
         raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
     _check_writable(out)  # better known now than after an hour of pictures
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
@@ -57,6 +57,7 @@ def inspect(
         source = opens[task](data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
+        image_size = image_size or _suited_side(found)
         show(found, image_size)
         if found.seen and task in ("classify", "spoof"):
             print(f"\nWhat the model will see: {contact_sheet.picture(source, out, image_size, found)}")
@@ -67,6 +68,17 @@ def inspect(
             report.write(json_format.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
             print(f"All of this as JSON: {json}")
     return 1 if found.unreadable or (found.labelled and found.labelled.flawed) else 0
+
+
+def _suited_side(found: Any) -> int:
+    """What `train` would bring these pictures to, by the same look at a few of those it learns from."""
+    from vitrail.train.run import typical_side
+    from vitrail.train.start import suited_side
+
+    split = next((split for split, looks in found.looks.items() if any(looks)), None)
+    samples = [] if split is None else found.source.splits[split]
+    readable = [sample for sample, look in zip(samples, found.looks.get(split, []), strict=True) if look]
+    return suited_side(typical_side(readable) if readable else 0)
 
 
 def show(found: Any, image_size: int) -> None:

@@ -62,6 +62,7 @@ def photographs(out: Path) -> list[str]:
         return []
     predictor, answers = vitrail.load(), []
     print(f"{predictor.name} ships inside: {len(predictor.labels)} classes, {predictor.preprocessing.size[0]} pixels.")
+    print(f"It knows nothing else: what is not among them gets the nearest of its {len(predictor.labels)} names.")
     samples = find_samples(None)
     for sample in samples:
         ranked = predictor.predict(sample.path, top=3)[0]

@@ -51,6 +51,7 @@ def evaluate(
     fit: Literal["crop", "pad", "stretch"] | None = None,
     image_size: int | None = None,
     boxes: Path | None = None,
+    architecture: str | None = None,
     batch_size: int = 64,
     device: str | None = None,
 ) -> int:
@@ -71,6 +72,7 @@ def evaluate(
         fit: How an image is brought to size: crop, pad or stretch; as the model was trained by default.
         image_size: Side to which images are brought; the model's own by default.
         boxes: A table of face boxes, for a model that tells live faces from attacks: path,left,top,width,height.
+        architecture: What a bare checkpoint is a checkpoint of, where it could be several.
         batch_size: Images per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
@@ -86,7 +88,8 @@ def evaluate(
 
     with writing(json) as file:  # opened first: better known now than after an hour of images
         figures = vitrail.evaluate(
-            model, data, split, knn, probe, flip, crops, report, batch_size, device, fit, image_size, progress, boxes
+            model, data, split, knn, probe, flip, crops, report, batch_size, device, fit, image_size, progress, boxes,
+            architecture,
         )  # fmt: skip
         problems, notes = figures.pop("problems"), figures.pop("notes")
         if file is not None:

@@ -69,7 +69,7 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
                 bar.start()
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=done, rate=_pace(rate))
-        elif now - last >= every:
+        elif now - last >= every and done < total:  # at the end the answer itself says so
             last = now
             left = (total - done) / rate
             line = f"vitrail: {done:,} of {total:,} pictures, {_pace(rate)}, {left:,.0f} s left"

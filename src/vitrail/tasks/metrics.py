@@ -25,9 +25,10 @@ def top_k(probabilities: Array, labels: Array, k: int) -> float:
     return _mean(_in_top(probabilities, labels, k))
 
 
-def macro_f1(predicted: Array, labels: Array, classes: int) -> float:
-    """F1 averaged over the classes that occur in the labels or in the predictions (scikit-learn's choice too)."""
-    return _nanmean(_f1(*_marginals(predicted, labels, classes)))
+def macro_f1(predicted: Array, labels: Array, classes: int, among: Sequence[int] | None = None) -> float:
+    """F1 averaged over the classes that occur in the labels or in the predictions (scikit-learn's choice too), or over
+    those of them that are `among` these: the classes of the data, where a model knows more."""
+    return _nanmean(_only(_f1(*_marginals(predicted, labels, classes)), among))
 
 
 def per_class(predicted: Array, labels: Array, classes: int) -> dict[str, Array]:
@@ -94,11 +95,14 @@ def best_thresholds(probabilities: Array, targets: Array) -> Array:
     return np.array([_best_threshold(p, t) for p, t in zip(probabilities.T, targets.T.astype(bool), strict=True)])
 
 
-def multi_label_f1(probabilities: Array, targets: Array, thresholds: Array | float = 0.5) -> dict[str, float]:
-    """`macro_f1`, over the classes that are there or were said, and `micro_f1`, over all labels together."""
+def multi_label_f1(
+    probabilities: Array, targets: Array, thresholds: Array | float = 0.5, among: Sequence[int] | None = None
+) -> dict[str, float]:
+    """`macro_f1`, over the classes that are there or were said (of those `among` these, if given), and `micro_f1`, over
+    all labels together."""
     said = probabilities >= thresholds
     counts = np.stack([(said & (targets > 0)).sum(0), said.sum(0), targets.sum(0)])
-    return {"macro_f1": _nanmean(_f1(*counts)), "micro_f1": float(_f1(*counts.sum(1)))}
+    return {"macro_f1": _nanmean(_only(_f1(*counts), among)), "micro_f1": float(_f1(*counts.sum(1)))}
 
 
 def multi_label_per_class(probabilities: Array, targets: Array, thresholds: Array | float = 0.5) -> dict[str, Array]:
@@ -112,9 +116,15 @@ def multi_label_per_class(probabilities: Array, targets: Array, thresholds: Arra
 
 
 def classification_figures(
-    probabilities: Array, labels: Array, classes: Sequence[str], seed: int = 0, rounds: int = 1000
+    probabilities: Array,
+    labels: Array,
+    classes: Sequence[str],
+    seed: int = 0,
+    rounds: int = 1000,
+    among: Sequence[int] | None = None,
 ) -> dict[str, float]:
-    """top1, top5 (of more than five classes), macro_f1, ece, auroc, each with `_low` and `_high` (95 %), and n."""
+    """top1, top5 (of more than five classes), macro_f1, ece, auroc, each with `_low` and `_high` (95 %), and n; means
+    over classes are over those `among` these."""
     n, width = _checked(probabilities, labels, classes)
     if n == 0 or not np.isfinite(probabilities).all():
         return {"n": n}
@@ -129,13 +139,13 @@ def classification_figures(
     index, gap = _bin(confidence, BINS), confidence - correct
 
     def f1_of(drawn: Array) -> float:
-        return macro_f1(predicted[drawn], labels[drawn], width)
+        return macro_f1(predicted[drawn], labels[drawn], width, among)
 
     def ece_of(drawn: Array) -> float:
         return np.abs(np.bincount(index[drawn], gap[drawn], BINS)).sum() / n
 
     for key, value, function in (
-        ("macro_f1", macro_f1(predicted, labels, width), f1_of),
+        ("macro_f1", macro_f1(predicted, labels, width, among), f1_of),
         ("ece", ece(probabilities, labels), ece_of),
     ):
         _put(figures, key, value, bootstrap(function, n, seed, rounds, centre=value))
@@ -150,6 +160,7 @@ def multi_label_figures(
     thresholds: Array | float = 0.5,
     seed: int = 0,
     rounds: int = 1000,
+    among: Sequence[int] | None = None,
 ) -> dict[str, float]:
     """map, macro_f1, micro_f1 (at the thresholds) and auroc, each with `_low` and `_high` (95 %), and n."""
     n, width = _checked(probabilities, targets, classes)
@@ -171,11 +182,11 @@ def multi_label_figures(
         weights = np.bincount(drawn, minlength=n).astype(np.float32)
         return (weights @ table).reshape(3, width)
 
-    f1 = multi_label_f1(probabilities, targets, thresholds)
+    f1 = multi_label_f1(probabilities, targets, thresholds, among)
     figures: dict[str, float] = {}
     functions: dict[str, tuple[float, Callable[[Array], float]]] = {
         "map": (mean_average_precision(probabilities, targets), map_of),
-        "macro_f1": (f1["macro_f1"], lambda drawn: _nanmean(_f1(*counts_of(drawn)))),
+        "macro_f1": (f1["macro_f1"], lambda drawn: _nanmean(_only(_f1(*counts_of(drawn)), among))),
         "micro_f1": (f1["micro_f1"], lambda drawn: float(_f1(*counts_of(drawn).sum(1)))),
     }
     for key, (value, function) in functions.items():
@@ -325,6 +336,10 @@ def _best_threshold(score: Array, positive: Array) -> float:
 
 def _mean(values: Array) -> float:
     return float(values.mean()) if len(values) else math.nan
+
+
+def _only(values: Array, among: Sequence[int] | None) -> Array:
+    return values if among is None else values[np.unique(np.asarray(among))]
 
 
 def _nanmean(values: Array) -> float:

@@ -14,7 +14,7 @@ from vitrail.train.finish import duplicates
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, choices, held_out, size_rows
+from vitrail.train.words import CHOSE, choices, held_out, show_nameless, size_rows
 from vitrail.train.work import Work
 
 ROUNDS = 40  # of the bootstrap after an epoch, which only says what difference counts
@@ -128,3 +128,4 @@ class DenseWork(Work):
         view.line(f"Kept: epoch {best.get('epoch', self.epochs)}, after {clock(seconds)} in all.")
         view.line(f"Model:  {self.folder / 'model.safetensors'}")
         view.line(f"Report: {self.folder / 'report.html'}")
+        show_nameless(view, self.source.classes)

@@ -26,6 +26,7 @@ from vitrail.tasks.classify import Classify
 from vitrail.train.batches import Batches, Steps
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
+from vitrail.train.late import Late
 from vitrail.train.leave import Interrupted, Leave, Stopped
 from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates, statistics
 from vitrail.train.precision import autocast
@@ -118,6 +119,7 @@ class Trainer:
         self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
+        self.ahead: float | None = None  # what an earlier epoch validated at, if better than the last
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
         self._statistics = [*statistics(model).values()]
@@ -160,7 +162,7 @@ class Trainer:
         mine = [self.processes.share(order[s * size : (s + 1) * size]) for s in steps]
         again = [self.processes.share(repeats[s * size : (s + 1) * size]) for s in steps]
         self.model.train()
-        late: _Late | None = None
+        late: Late | None = None
         started = shown = time.monotonic()
         spent = self.sums["time"]
         stop = False
@@ -193,7 +195,7 @@ class Trainer:
     def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Steps:
         return self.batches.epoch(self.epoch, mine, again, self.sums)
 
-    def _step(self, pixels: Tensor, targets: Tensor) -> "_Late":
+    def _step(self, pixels: Tensor, targets: Tensor) -> Late:
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
@@ -210,7 +212,7 @@ class Trainer:
         # Along with the loss the processes agree on when to leave and when to save, so that all do it at one step.
         save = self.processes.first and time.monotonic() - self._saved > SAVE_EVERY
         wishes = torch.tensor([self.leave.asked, save], dtype=torch.float32).to(self.device, non_blocking=True)
-        return _Late(self.processes.total(torch.cat([done_and_norm, wishes])), self.step + 1)
+        return Late(self.processes.total(torch.cat([done_and_norm, wishes])), self.step + 1)
 
     def _update(self, pixels: Tensor, targets: Tensor) -> Tensor:
         """Of the weights; gives the sum of this process's losses and the norm of the gradient, [2]."""
@@ -268,7 +270,7 @@ class Trainer:
             loss += each.detach().sum()
         return loss
 
-    def _count(self, late: "_Late") -> tuple[bool, bool]:
+    def _count(self, late: Late) -> tuple[bool, bool]:
         """Adds a step's loss to the epoch's; one that is no number ends the run. Gives (stop, save)."""
         loss, norm, stop, save = late.values()
         for name, value in (("loss", loss), ("gradient", norm)):
@@ -295,7 +297,9 @@ class Trainer:
             return True
         first = max((_figure(r, name) for r in self.history if r["epoch"] == 0), default=0.0)
         tuned = max((r for r in self.history if r["epoch"]), key=lambda r: _figure(r, name), default={name: 0.0})
-        return _figure(row, name) >= max(first, _figure(tuned, name) - self._standard_error(tuned, name))
+        best = _figure(tuned, name)
+        self.ahead = best if best > _figure(row, name) else None
+        return _figure(row, name) >= max(first, best - self._standard_error(tuned, name))
 
     def _standard_error(self, row: dict[str, Any], name: str) -> float:
         """As the row says; else that of a share of images. A classifier's mean average precision is none, and varies
@@ -385,19 +389,3 @@ class Trainer:
 def _figure(row: dict[str, Any], name: str) -> float:
     """0 where it can't be known, as the mean average precision of images without any label."""
     return 0.0 if isnan(row.get(name, 0.0)) else row.get(name, 0.0)
-
-
-class _Late:
-    """Numbers on their way from the device, to be read when it has gone on to the next step."""
-
-    def __init__(self, values: Tensor, step: int):
-        self.step, self._values, self._arrived = step, values, None
-        if values.is_cuda:
-            self._values = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-
-    def values(self) -> list[float]:
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._values.tolist()

@@ -53,8 +53,8 @@ def start_model(
     if checkpoint is None:
         name = resolve(model or suited(largest, gpu))[0].name
         settings = model_settings(model or name, **changes)
-        if isinstance(settings, CNNSettings):
-            changes.setdefault("image_size", by(largest, ((21, 16), (41, 32), (81, 64)), 224))
+        if model is None or isinstance(settings, CNNSettings):
+            changes.setdefault("image_size", suited_side(largest))
         more, said = _token(settings) if taught else ({}, "")
         net = create_model(model or name, **changes, **more)
         why += said + _stem(net.settings)
@@ -131,6 +131,11 @@ def suited(largest: int, gpu: bool) -> str:
     if largest <= 80:
         return "vit_mini8"
     return "vit_s16" if gpu else "deit_ti16"
+
+
+def suited_side(largest: int) -> int:
+    """The side that pictures are brought to where neither a model nor its weights say otherwise."""
+    return by(largest, ((21, 16), (41, 32), (81, 64)), 224)
 
 
 def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, str]:

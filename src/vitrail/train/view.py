@@ -88,7 +88,8 @@ class View:
             f"{score}  {now.images_per_second:,.0f} images/s{wait}{memory()}"
         )
 
-    def epoch(self, row: dict[str, Any], epochs: int, is_best: bool) -> None:
+    def epoch(self, row: dict[str, Any], epochs: int, is_best: bool, ahead: float | None = None) -> None:
+        """`ahead` is what an earlier epoch validated at, if better: then "kept" needs a reason."""
         self.settle()
         score = "".join(
             f"  {name.replace('_', ' ')} {value:.4f}"
@@ -97,7 +98,8 @@ class View:
         )
         if epochs > 40 and row["epoch"] % (epochs // 20) and row["epoch"] != epochs:
             return  # metrics.jsonl has them all
-        star = "  kept" if is_best and score and not self.beside else ""
+        why = "" if ahead is None else f" for being later: {ahead:.4f} is ahead by less than a standard error"
+        star = f"  kept{why}" if is_best and score and not self.beside else ""
         loss = f"train loss {row['train_loss']:.4f}{self.beside}"
         self.line(
             f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  {loss}{score}"

@@ -1,5 +1,6 @@
 """What a run says: its plan before it starts, a word of advice, and what came of it."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,12 @@ def kept(best: dict[str, Any]) -> str:
     if not best["epoch"] or not share:
         return "the linear classifier on frozen features"
     return f"epoch {best['epoch']}" + (f", {share:.0%} of the way from the linear classifier" if share < 1 else "")
+
+
+def show_nameless(view: View, classes: Sequence[str]) -> None:
+    """Where masks or boxes bring numbers alone: how to call them by names."""
+    if all(re.fullmatch(r"class \d+", name) for name in classes):
+        view.line("Its classes are numbers: put a classes.txt (a name a line, from 0 on) beside the data for names.")
 
 
 def show_outcome(

@@ -137,7 +137,7 @@ class Work(ABC):
                 self.keep(row)
             if log:
                 log.add(row)
-            view.epoch(row, self.epochs, is_best)
+            view.epoch(row, self.epochs, is_best, trainer.ahead)
             advise(view, row, self.views["train"])
 
         try:

@@ -70,7 +70,7 @@ def read_checkpoint(
         return complete(raw, base)
     checkpoint = understand(raw, model, facts)
     if checkpoint.doubt:
-        warnings.warn(checkpoint.doubt, stacklevel=2)
+        warnings.warn(checkpoint.doubt, stacklevel=3)  # the line that called `vitrail.load`
     if checkpoint.unknown:
         warnings.warn(f"{checkpoint.path}: left out, unknown here: {group_names(checkpoint.unknown)}.", stacklevel=2)
     return checkpoint

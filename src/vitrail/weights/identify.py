@@ -16,6 +16,8 @@ from vitrail.models import Entry, Preprocessing, Settings, catalog, resolve
 from vitrail.models.catalog import change
 from vitrail.weights.infer import CLASSES, differences
 
+HOW = "say --architecture {0} (to `train`, --model {0}; to `vitrail.load`, architecture={0!r})"
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -90,7 +92,7 @@ def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> s
     ]
     assumed.append(f"mean {pre.mean} and deviation {pre.std}")
     taken = f"taken as {names[0]}, with {', '.join(assumed)}"
-    return f"{path} may be {' or '.join(names)}; {taken}; name the model if it is not."
+    return f"{path} may be {' or '.join(names)}; {taken}; {HOW.format(names[1])} if it is not."
 
 
 def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:

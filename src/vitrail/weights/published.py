@@ -14,7 +14,8 @@ def published(name: str) -> str:
     try:
         entry, implied = resolve(name)
     except VitrailError as error:
-        raise VitrailError(f"{name!r} is neither a file or folder nor a model name: {error}") from None
+        what = f"{name!r} is neither a file or folder nor a model name"
+        raise VitrailError(str(error).replace(f"There is no model named {name!r}", what, 1)) from None
     hub = entry.hub or ""
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name != hub and not name.startswith(("ViT", "R50", "R26")):
         raise VitrailError(f"There is no file or folder {name}; for the hub write hf://{name}.")

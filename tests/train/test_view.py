@@ -1,0 +1,27 @@
+"""What a run prints: which epoch is kept and why, and what would help next."""
+
+import pytest
+
+from tests.train.support import make_trainer
+from vitrail.train.view import View
+from vitrail.train.words import show_nameless
+
+
+@pytest.mark.parametrize("error", [None, 0.01])  # of a share of images, and as a task measures it
+def test_kept_says_why_where_an_earlier_epoch_has_the_better_figure(error, capsys):
+    trainer, view = make_trainer(epochs=5), View()
+    more = {} if error is None else {"top1_error": error}
+    trainer.validated, answers = 2500, iter([0.41, 0.462, 0.4586, 0.3, 0.47])
+    trainer.validate = lambda model: {"loss": 1.0, "top1": next(answers), **more}
+    trainer.run(lambda row, is_best: view.epoch(row, 5, is_best, trainer.ahead))
+    first, better, later, worse, best = capsys.readouterr().out.splitlines()
+    assert all(line.endswith("  kept") for line in (first, better, best))
+    assert later.endswith("  kept for being later: 0.4620 is ahead by less than a standard error")
+    assert "kept" not in worse
+
+
+def test_classes_without_names_get_a_hint(capsys):
+    show_nameless(View(), ["class 0", "class 1"])
+    assert "classes.txt" in capsys.readouterr().out
+    show_nameless(View(), ["class 0", "cat"])
+    assert capsys.readouterr().out == ""
