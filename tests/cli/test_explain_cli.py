@@ -37,7 +37,7 @@ def run(*arguments):
 def test_a_folder_of_pngs_per_picture_and_one_page(folder, capsys):
     assert run("pictures", "--model", "run", "--out", "out", "--target", "owl") == 0
     said = capsys.readouterr().out
-    assert "explained: owl, in out/b_c" in said and "out/explain.html: 3 pictures of 48×48." in said
+    assert re.search(r"explained: owl \d+\.\d%, in out/b_c", said) and "out/explain.html: 3 pictures of 48×48." in said
     assert {path.name for path in (folder / "out").iterdir()} == {"a", "a_2", "b_c", "model", "explain.html"}
     assert {path.stem for path in (folder / "out" / "model").iterdir()} == {
         "attention_distance", "attention_entropy", "position_similarity", "patch_filters",
@@ -49,6 +49,26 @@ def test_a_folder_of_pngs_per_picture_and_one_page(folder, capsys):
     overlay = np.asarray(Image.open(folder / "out" / "a" / "relevance.png"))
     found = vitrail.load("run", device="cpu").explain("pictures/a.png", "owl").overlays()["relevance"]
     assert np.array_equal(overlay, found)
+
+
+def test_a_page_that_is_there_is_kept_or_its_replacement_is_said(folder, capsys):
+    options = ("--model", "run", "--methods", "attention")
+    assert run("pictures/a.png", *options) == 0 and run("pictures/b c.png", *options) == 0
+    assert "replaced" not in capsys.readouterr().out
+    assert "a.png" in (folder / "runs/explained/explain.html").read_text(encoding="utf-8")
+    assert "b c.png" in (folder / "runs/explained-2/explain.html").read_text(encoding="utf-8")
+    assert run("pictures/b c.png", *options, "--out", "runs/explained") == 0
+    assert "runs/explained/explain.html of an earlier call is replaced" in capsys.readouterr().out
+    assert not (folder / "runs/explained-3").exists()
+
+
+def test_blocks_count_from_1_in_the_command_as_on_the_page(folder):
+    assert run("pictures/a.png", "--model", "run", "--methods", "attention", "--out", "out", "--layer", "2") == 0
+    found = vitrail.load("run", device="cpu").explain("pictures/a.png", layer=1, methods=["attention"])
+    assert np.array_equal(np.asarray(Image.open(folder / "out/a/attention.png")), found.overlays()["attention"])
+    page = (folder / "out" / "explain.html").read_text(encoding="utf-8")
+    assert "Raw attention of block 2," in page and "<span>block 3</span>" in page and "<span>head 1</span>" in page
+    assert "layer 0" not in page and "head 0" not in page and "Python counts them from 0" in page
 
 
 def test_pictures_that_cannot_be_read_are_named_and_skipped(folder, capsys):
@@ -96,5 +116,6 @@ def test_mistakes_are_one_sentence(folder, capsys, monkeypatch):
     assert "--out names a folder, and run/model.safetensors is a file" in said(
         "pictures", "--out", "run/model.safetensors"
     )
-    assert "there is no layer 9" in said("pictures/a.png", "--out", "out", "--layer", "9")
+    assert "has blocks 1 to 3; there is no block 9" in said("pictures/a.png", "--out", "out", "--layer", "9")
+    assert "--layer counts from 1, as the page does" in said("pictures/a.png", "--out", "out", "--layer", "0")
     assert "--batch-size must be at least 1" in said("pictures", "--out", "out", "--batch-size", "0")

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import math
 import re
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from tests.parity.peers import shake
 from vitrail import explain
 from vitrail.cli.explain import explain as cli_explain
 from vitrail.data import prepare
-from vitrail.explain.explanation import explain_picture, portrait, write
+from vitrail.explain.explanation import explain_picture, percent, portrait, write
+from vitrail.explain.page import section
 from vitrail.models import MaskedAutoencoder, Preprocessing
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8))
@@ -70,6 +72,35 @@ def test_classes_are_found_by_label_or_index(predictor):
         predictor.class_index(4)
     digits = vitrail.Predictor(lively(), Preprocessing(size=(32, 32)), ["3", "2", "1", "0"], device="cpu")
     assert digits.class_index("3") == 0 and digits.class_index(3) == 3  # a label first, where it is a word
+
+
+def test_a_class_outside_the_five_likeliest_is_shown_with_its_probability():
+    model = lively(num_classes=8)
+    predictor = vitrail.Predictor(model, Preprocessing(size=(48, 48)), [*"abcdefgh"], device="cpu")
+    rest = predictor.predict(PHOTO, top=8)[0]
+    found = predictor.explain(PHOTO, rest[6].label, faithfulness=False)
+    assert [label for label, _ in found.classes] == [p.label for p in (*rest[:5], rest[6])]
+    assert found.share == pytest.approx(rest[6].probability, abs=1e-6)
+    words = rf"<li style=[^>]* class=asked><span>{rest[6].label}</span><span>{percent(found.share)}</span>"
+    assert re.search(words, section(found)) and percent(found.share) in found._repr_html_()
+    assert f"explained: {rest[6].label} {percent(found.share)}; maps: relevance, " in repr(found)
+    assert [percent(share) for share in (0.5126, 0.00031, 2e-9)] == ["51.3%", "0.03%", "<0.0001%"]
+
+
+def test_an_explanation_is_printed_as_one_line(predictor):
+    found = predictor.explain(PHOTO, faithfulness=False)
+    line = rf"Explanation\(picture, 48×48: {found.target} \d+\.\d%; maps: relevance, grad_cam, rollout, attention\)"
+    assert re.fullmatch(line, str(found))
+
+
+def test_the_charts_of_one_picture_have_the_line_of_attending_to_all_alike(predictor):
+    found = predictor.explain(PHOTO, faithfulness=False)
+    steps = torch.cdist(*[torch.cartesian_prod(torch.arange(3.0), torch.arange(3.0)) * 16] * 2)
+    assert found.farthest == pytest.approx(steps.mean().item()) and found.most == pytest.approx(math.log(10))
+    for name, level in (("attention_distance", found.farthest), ("attention_entropy", found.most)):
+        (axes,) = found.figures()[name].axes
+        assert level in [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() != "-"]
+        assert axes.get_xlabel() == "block" and axes.get_xticks().tolist() == [1, 2, 3]
 
 
 def test_a_notebook_is_given_a_picture_and_html(predictor):

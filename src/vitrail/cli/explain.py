@@ -1,5 +1,6 @@
 """`vitrail explain`: what a model sees in pictures, as PNGs and one page."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ MOST_ON_PAGE = 50  # pictures: about half a megabyte each, and the page is for r
 
 def explain(
     images: Annotated[list[Path], tyro.conf.Positional],
-    out: Path = Path("runs/explained"),
+    out: Path | None = None,
     model: str | None = None,
     methods: list[Literal["relevance", "grad_cam", "rollout", "attention"]] | None = None,
     target: str | None = None,
@@ -34,12 +35,12 @@ def explain(
 
     Args:
         images: Pictures, or folders of pictures.
-        out: The folder to write.
+        out: The folder to write; by default runs/explained or, if a page is there already, runs/explained-2 and so on.
         model: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.
         methods: Which explanations; all that the model allows by default.
         target: The class to explain, by label or index; for each picture its likeliest by default.
-        layer: The layer whose attention and tokens are shown, from 0, or from the end as -1; the model's own choice by
-            default.
+        layer: The block whose attention and tokens are shown, from 1 as on the page, or from the end as -1; the model's
+            own choice by default.
         faithfulness: Do not draw each picture but compare the methods on all of them: hide and show patches in the
             order of each map, and see which the model minds most.
         fit: How a picture is brought to the model's size; as the model was trained by default.
@@ -54,6 +55,10 @@ def explain(
 
     if batch_size < 1:
         raise VitrailError(f"--batch-size must be at least 1, got {batch_size}.")
+    if layer == 0:
+        raise VitrailError("--layer counts from 1, as the page does; -1 is the last.")
+    page = "faithfulness.html" if faithfulness else "explain.html"
+    out = free_folder(page) if out is None else out
     if out.exists() and not out.is_dir():
         raise VitrailError(f"--out names a folder, and {out} is a file.")
     paths = collect(images)
@@ -62,12 +67,35 @@ def explain(
     if predictor is not loaded:
         print(f"Looks into the backbone: what a run that was made to {loaded.task} says is drawn by `vitrail predict`.")
     index = None if target is None else predictor.class_index(target)
+    if (out / page).exists():
+        print(f"{out / page} of an earlier call is replaced; PNGs of its other pictures stay. Another --out keeps it.")
     bad: list[str] = []
     if faithfulness:
         compare_methods(predictor, paths, out, methods, index, batch_size, bad)
     else:
-        explain_each(predictor, paths, out, methods, index, layer, bad)
+        explain_each(predictor, paths, out, methods, index, numbered(layer, predictor), bad)
     return report_skipped(bad, len(paths))
+
+
+def free_folder(page: str) -> Path:
+    """The first of runs/explained, runs/explained-2 … without such a page: one that nobody asked to replace stays."""
+    base = Path("runs/explained")
+    tries = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in itertools.count(1))
+    return next(folder for folder in tries if not (folder / page).exists())
+
+
+def numbered(layer: int | None, predictor: "Predictor") -> int | None:
+    """A block as people count, from 1, as Python does, from 0."""
+    from vitrail.errors import VitrailError
+    from vitrail.explain.looking import seeing
+    from vitrail.models.capture import attention_layers
+
+    depth = len(attention_layers(seeing(predictor.model)))
+    if layer is None or -depth <= layer < 0:
+        return layer
+    if not 1 <= layer <= depth:
+        raise VitrailError(f"This model has blocks 1 to {depth}; there is no block {layer}.")
+    return layer - 1
 
 
 def explain_each(
@@ -85,7 +113,7 @@ def explain_each(
     from vitrail.data import to_image
     from vitrail.errors import VitrailError
     from vitrail.explain import figures
-    from vitrail.explain.explanation import portrait, write
+    from vitrail.explain.explanation import percent, portrait, write
     from vitrail.explain.page import document, model_section, section
 
     sections: list[str] = []
@@ -107,7 +135,8 @@ def explain_each(
             tables.append((found.distance, found.entropy))
             sizes.add((found.picture.shape[0], found.picture.shape[1]))
             said = f"{found.classes[0][0]} {found.classes[0][1]:.1%}, " if found.classes else ""
-            asked = f"explained: {found.target}, " if found.target and found.target != found.classes[0][0] else ""
+            other = found.target and found.target != found.classes[0][0]
+            asked = f"explained: {found.target} {percent(found.share or 0)}, " if other else ""
             print(f"{path}: {said}{asked}in {out / folder}")
             advance()
     if not tables:

@@ -95,9 +95,9 @@ def head_mosaic(
 
 
 def head_names(layers: Sequence[Tensor]) -> list[str]:
-    """Of the rows of `head_mosaic`."""
+    """Of the rows of `head_mosaic`, counted from 1, as all pictures and pages count."""
     counts = {len(maps) for maps in layers}
-    return ["mean"] if counts == {1} or len(counts) > 1 else [*(f"head {i}" for i in range(counts.pop())), "mean"]
+    return ["mean"] if counts == {1} or len(counts) > 1 else [*(f"head {i + 1}" for i in range(counts.pop())), "mean"]
 
 
 def position_mosaic(similarity: Tensor, gap: int = 2, side: int = 900, between: Sequence[int] = PAPER) -> Array:

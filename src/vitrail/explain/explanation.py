@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -28,24 +29,36 @@ from vitrail.whole import whole
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What a model made of one picture. Tensors are float32 on the CPU; h×w is a grid of patches."""
 
     name: str
     picture: Array  # uint8 H W C, as the model saw it
-    classes: list[tuple[str, float]]  # label and probability, the likeliest first; none in a model without classes
+    # Label and probability: the five likeliest, then the one asked about if it is none of them; none without classes.
+    classes: list[tuple[str, float]]
     target: str | None  # the class that was asked about
+    share: float | None  # and its probability
     maps: dict[str, Tensor]  # by method, [h, w]
     curves: dict[str, Curves]  # by method, and of random order
     attention: list[Tensor]  # by layer, [H, h, w], of the class token or of the mean patch
     attention_of: str  # which of the two
-    layer: int  # of raw attention among the maps, and of the token colours
+    layer: int  # of raw attention among the maps, and of the token colours; from 0, where pictures say block 1
     pca: Tensor  # [h, w, 3], the patch tokens as colours
     distance: Tensor  # [L, H] in pixels
     entropy: Tensor  # [L, H] in nats
+    farthest: float | None  # that distance, were all patches attended to alike; None in Swin
+    most: float | None  # and that entropy
     reconstruction: Reconstruction | None  # of a masked autoencoder
     cells: dict[Grid, Grid]  # by grid, the pixels that one of its cells stands for
+
+    def __repr__(self) -> str:
+        """One line; the tensors are there by name."""
+        best = f"{self.classes[0][0]} {percent(self.classes[0][1])}" if self.classes else "no classes"
+        other = self.target is not None and self.target != self.classes[0][0]
+        asked = f", explained: {self.target} {percent(self.share or 0)}" if other else ""
+        size = "×".join(map(str, self.picture.shape[:2]))
+        return f"Explanation({self.name}, {size}: {best}{asked}; maps: {', '.join(self.maps) or 'none'})"
 
     def cell(self, values: Tensor) -> Grid:
         """How many pixels a cell of this map [..., h, w] stands for."""
@@ -64,8 +77,8 @@ class Explanation:
             found["faithfulness"] = figures.curves_figure(self.curves)
         cells = [self.cell(maps) for maps in self.attention]
         found["attention_heads"] = figures.heads_figure(self.picture, self.attention, cells)
-        found["attention_distance"] = figures.distance_figure(self.distance)
-        found["attention_entropy"] = figures.entropy_figure(self.entropy)
+        found["attention_distance"] = figures.distance_figure(self.distance, self.farthest)
+        found["attention_entropy"] = figures.entropy_figure(self.entropy, self.most)
         if self.reconstruction is not None:
             found["reconstruction"] = figures.reconstruction_figure(self.reconstruction)
         return found
@@ -103,7 +116,8 @@ class Explanation:
         from vitrail.explain.page import escape
 
         said = ", ".join(f"{escape(label)} {share:.0%}" for label, share in self.classes[:3])
-        asked = f"<p>Explained: <b>{escape(self.target)}</b>. The model says {said}.</p>" if self.target else ""
+        sure = percent(self.share or 0)
+        asked = f"<p>Explained: <b>{escape(self.target)}</b>, {sure}. The model says {said}.</p>" if self.target else ""
         source = "data:image/png;base64," + base64.b64encode(self._png).decode()
         names = ", ".join(map(figures.name_of, self.maps))
         return f'<div>{asked}<img style="max-width:100%" src="{source}" alt="The picture, then over it: {names}"></div>'
@@ -131,6 +145,7 @@ def explain_picture(
     if target is not None and not names:
         raise VitrailError("This model has no classes to explain; leave the target out.")
     classes: list[tuple[str, float]] = []
+    share: float | None = None
     if names:
         with torch.no_grad(), at_rest(inner):
             answers = class_logits(inner, x)
@@ -138,8 +153,9 @@ def explain_picture(
         logits = answers[0]
         shares = logits.sigmoid() if multi_label else logits.softmax(dim=-1)
         best = shares.topk(min(5, len(shares))).indices.tolist()
-        classes = [(names[i], float(shares[i])) for i in best]
         target = best[0] if target is None else target
+        classes = [(names[i], float(shares[i])) for i in dict.fromkeys([*best, target])]
+        share = float(shares[target])
 
     maps: dict[str, Tensor] = {}
     for method, function in usable(model, methods).items():
@@ -158,12 +174,14 @@ def explain_picture(
     rows = [one[0] for one in attention_by_layer(inner, x)]
     pca = token_pca(inner, x, layer)[0]
     size = (x.shape[2], x.shape[3])
+    farthest, most = alike(inner, size)
     grids = {(one.shape[-2], one.shape[-1]) for one in [*maps.values(), *rows]} | {(pca.shape[0], pca.shape[1])}
     return Explanation(
         name=name,
         picture=picture,
         classes=classes,
         target=None if target is None else names[target],
+        share=share,
         maps=maps,
         curves=curves,
         attention=rows,
@@ -172,6 +190,8 @@ def explain_picture(
         pca=pca,
         distance=attention_distance(inner, x),
         entropy=attention_entropy(inner, x),
+        farthest=farthest,
+        most=most,
         reconstruction=reconstruct(model, x, mean=mean, std=std) if isinstance(model, MaskedAutoencoder) else None,
         cells={grid: cell_size(inner, grid, size) for grid in grids},
     )
@@ -209,9 +229,24 @@ def portrait(model: nn.Module, size: Grid | None) -> Portrait:
         positions = None
     if size is None:
         return Portrait(positions, filters, None, None)
+    return Portrait(positions, filters, *alike(inner, size))
+
+
+def alike(inner: Any, size: Grid) -> tuple[float, float] | tuple[None, None]:
+    """Distance and entropy of attending to all alike, on pictures of this size; none in Swin, whose stages differ."""
+    if isinstance(inner, SwinTransformer):
+        return None, None
+    h, w = inner.token_grid(*size)
     place = torch.cartesian_prod(torch.arange(h), torch.arange(w)) * torch.tensor(cell_size(inner, (h, w), size))
     apart = torch.cdist(place.float(), place.float()).mean().item()
-    return Portrait(positions, filters, apart, math.log(h * w + inner.prefix_tokens))
+    return apart, math.log(h * w + inner.prefix_tokens)
+
+
+def percent(share: float) -> str:
+    """51.3%; of what is nearly nothing, its first digit that is not 0."""
+    if share >= 0.0005 or share == 0:
+        return f"{share:.1%}"
+    return f"{100 * share:.1g}%" if share >= 1e-6 else "<0.0001%"
 
 
 def write(path: Path, content: bytes | str) -> Path:

@@ -57,7 +57,7 @@ def heads_figure(
     picture: Array, layers: Sequence[Tensor], cells: Sequence[tuple[int, int]], numbers: Sequence[int] | None = None
 ) -> Figure:
     """What the class token (or the mean patch) attends to: a column per layer, a row per head, their mean below.
-    `numbers` are those of the layers, where not all are shown."""
+    `numbers` are those of the layers, where not all are shown, from 0; drawn are blocks and heads from 1."""
     tiles = head_mosaic(picture, layers, cells)
     height, width = tiles.shape[:2]
     inches = min(12.0, 0.95 * len(layers))
@@ -67,7 +67,7 @@ def heads_figure(
     rows = head_names(layers)
     across, down = (width + 4) / len(layers), (height + 4) / len(rows)
     ax.xaxis.tick_top()
-    names = [f"layer {i}" for i in numbers or range(len(layers))]
+    names = [f"block {i + 1}" for i in (range(len(layers)) if numbers is None else numbers)]
     ax.set_xticks([across * (i + 0.5) - 2 for i in range(len(layers))], names)
     ax.set_yticks([down * (i + 0.5) - 2 for i in range(len(rows))], rows)
     ax.tick_params(length=0, labelsize=SIZE, labelcolor=MUTED)
@@ -87,20 +87,20 @@ def entropy_figure(table: Tensor, most: float | None = None) -> Figure:
 def _by_layer(table: Tensor, label: str, limit: float | None, limit_label: str) -> Figure:
     figure = blank(4.6, 3.0)
     ax = plain(figure.subplots())
-    layers = np.arange(len(table))
+    layers = np.arange(1, len(table) + 1)  # people count from 1
     values = table.numpy()
     if limit is not None:
         ax.axhline(limit, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
-        ax.annotate(limit_label, (0, limit), (0, 3), textcoords="offset points", fontsize=SIZE - 1, color=MUTED)
+        ax.annotate(limit_label, (1, limit), (0, 3), textcoords="offset points", fontsize=SIZE - 1, color=MUTED)
     ax.plot(layers, np.nanmean(values, axis=1), color=COLOURS["relevance"], linewidth=1.6, zorder=2)
     for head in values.T:
         ax.plot(layers, head, "o", color=COLOURS["relevance"], alpha=0.7, markersize=4.5, markeredgewidth=0, zorder=3)
     top = max(np.nanmax(values), limit or 0)
     ax.set_ylim(0, 1.12 * top)
     ax.set_yticks([tick for tick in ax.get_yticks() if 0 <= tick <= top])
-    ax.set_xlim(-0.4, len(table) - 0.6)
+    ax.set_xlim(0.6, len(table) + 0.4)
     ax.set_xticks(layers if len(layers) <= 16 else layers[::2])
-    ax.set_xlabel("layer", fontsize=SIZE, color=MUTED)
+    ax.set_xlabel("block", fontsize=SIZE, color=MUTED)
     ax.set_title(label, fontsize=SIZE + 1, color=INK, loc="left")
     return figure
 
@@ -129,7 +129,7 @@ def similarity_figure(picture: Array, values: Tensor, cell: tuple[int, int], tok
     """The cosine of one patch's token with all others, below 0 drawn as 0; the patch is marked."""
     figure, axes = _row(2)
     _show(axes[0], as_bytes(pixels(picture)), "Picture")
-    _show(axes[1], overlay(picture, values, cell), f"Similar to patch {token}")
+    _show(axes[1], overlay(picture, values, cell), f"Similar to row {token[0] + 1}, column {token[1] + 1}")
     for ax in axes:
         place = (token[1] * cell[1] - 0.5, token[0] * cell[0] - 0.5)
         ax.add_patch(matplotlib.patches.Rectangle(place, cell[1], cell[0], fill=False, color="white", linewidth=1.6))

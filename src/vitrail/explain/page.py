@@ -19,15 +19,15 @@ from vitrail.explain.drawing import (
     pixels,
     position_mosaic,
 )
-from vitrail.explain.explanation import Explanation, Portrait
+from vitrail.explain.explanation import Explanation, Portrait, percent
 from vitrail.explain.faithfulness import Comparison
 
 MEANING = {
-    "relevance": "What spoke for this class, followed back through all layers.",
+    "relevance": "What spoke for this class, followed back through all blocks.",
     "grad_cam": "The patch tokens where this class reads them, weighted by its gradient.",
-    "rollout": "Where attention leads over all layers. Knows nothing of classes.",
-    "attention": "Raw attention of layer {layer}, the mean of its heads. Knows nothing of classes.",
-    "tokens": "The patch tokens of layer {layer} by their three principal components: like colours, like tokens.",
+    "rollout": "Where attention leads over all blocks. Knows nothing of classes.",
+    "attention": "Raw attention of block {block}, the mean of its heads. Knows nothing of classes.",
+    "tokens": "The patch tokens of block {block} by their three principal components: like colours, like tokens.",
 }
 HOW_JUDGED = (
     "Patches are hidden, in the mean colour, or shown in the order of each map. A map that knows what matters makes the"
@@ -36,7 +36,7 @@ HOW_JUDGED = (
 )
 HOW_DRAWN = (
     "A map has one value per patch and is drawn from 0 to its own largest, so two maps can be compared in place, not in"
-    " strength."
+    " strength. Blocks and heads count from 1; Python counts them from 0."
 )
 
 
@@ -80,7 +80,7 @@ def section(found: Explanation, key: str = "picture") -> str:
         ]
         words = escape(f"Deletion and insertion curves, areas under them. {'; '.join(areas)}.")
         chart = figures.inline_svg(figures.curves_figure(found.curves), words)
-        parts.append(f'<h3>Which to believe</h3><p class="note">{HOW_JUDGED}</p><figure class="chart">{chart}</figure>')
+        parts.append(f'<h3>Which to believe</h3><p class="note">{HOW_JUDGED}</p>{_chart(chart)}')
     parts.append(_heads(found))
     if found.reconstruction is not None:
         names = ("As it is", "What the encoder saw", "What the decoder painted")
@@ -98,7 +98,7 @@ def _first(found: Explanation, picture: Array) -> str:
     shown = inline_image(picture, f"{found.name} as the model saw it{said}")
     bars = [
         f'<li style="--v:{share:.4f}"{" class=asked" if label == found.target else ""}>'
-        f"<span>{escape(label)}</span><span>{share:.1%}</span></li>"
+        f"<span>{escape(label)}</span><span>{percent(share)}</span></li>"
         for label, share in found.classes
     ]
     beside = f'<ol class="classes">{"".join(bars)}</ol>' if bars else "<p>This model gives features, not classes.</p>"
@@ -109,7 +109,7 @@ def _first(found: Explanation, picture: Array) -> str:
 def _tile(found: Explanation, name: str, picture: Array) -> str:
     title = "Tokens, as colours" if name == "tokens" else figures.name_of(name)
     swatch = f'<span class="swatch" style="background:var(--{name.replace("_", "-")})"></span>'
-    words = MEANING[name].format(layer=found.layer)
+    words = MEANING[name].format(block=found.layer + 1)
     alt = f"{title} over {found.name}. {words}"
     if name in found.maps:  # in words, for those who can't see it
         values = found.maps[name]
@@ -125,11 +125,11 @@ def _heads(found: Explanation) -> str:
     picture = head_mosaic(found.picture, found.attention, cells, 96 if layers > 6 else 128, LEAD)
     names = head_names(found.attention)
     rows = "".join(f"<span>{name}</span>" for name in names)
-    columns = "".join(f"<span>layer {i}</span>" for i in range(layers))
+    columns = "".join(f"<span>block {i + 1}</span>" for i in range(layers))
     below = "a row for each head and one for their mean" if len(names) > 1 else "the mean of its heads"
-    alt = f"What {found.attention_of} attends to: a column for each of {layers} layers, {below}."
+    alt = f"What {found.attention_of} attends to: a column for each of {layers} blocks, {below}."
     return (
-        f'<h3>What {found.attention_of} attends to, layer by layer</h3><div class="wide" tabindex="0">'
+        f'<h3>What {found.attention_of} attends to, block by block</h3><div class="wide" tabindex="0">'
         f'<div class="heads" style="--layers:{layers}"><div class="columns" aria-hidden="true">{columns}</div>'
         f'<div class="rows" aria-hidden="true">{rows}</div>'
         f"{inline_image(picture, alt)}</div></div>"
@@ -141,7 +141,7 @@ def model_section(found: Portrait, distance: Tensor, entropy: Tensor, pictures: 
 
     def ends(table: Tensor, unit: str, digits: int) -> str:
         first, last = (f"{float(row.nanmean()):.{digits}f}" for row in (table[0], table[-1]))
-        return f"by layer: {first} {unit} in layer 0, {last} in layer {len(table) - 1}. A dot per head."
+        return f"by block: {first} {unit} in block 1, {last} in block {len(table)}. A dot per head."
 
     reach = figures.inline_svg(
         figures.distance_figure(distance, found.farthest), f"Mean attention distance {ends(distance, 'pixels', 0)}"
@@ -204,7 +204,12 @@ def comparison_section(found: Comparison) -> str:
         f'<div class="wide" tabindex="0"><table><caption>{words}</caption><thead><tr><td></td>'
         f"<th scope=col>deletion</th><th scope=col>insertion</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-    return _section("faithfulness", "Which explanation to believe", [f'<figure class="chart">{chart}</figure>', table])
+    return _section("faithfulness", "Which explanation to believe", [_chart(chart), table])
+
+
+def _chart(svg: str) -> str:
+    """On a phone it keeps letters that can be read, and is moved sideways; by keys too."""
+    return f'<figure class="chart" tabindex="0">{svg}</figure>'
 
 
 def inline_image(picture: Array, alt: str, kind: str = "JPEG") -> str:
