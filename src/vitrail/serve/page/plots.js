@@ -145,8 +145,11 @@ export class PositionGrid {
     c.drawImage(this.plain, 0, 0);
     if (patch === null || patch < 0) return;
     const row = Math.floor((Math.floor(patch / w) * rows) / h), column = Math.floor(((patch % w) * columns) / w);
-    c.strokeStyle = "#ffffff"; c.lineWidth = gap;
-    c.strokeRect(column * (w * side + gap) - gap / 2, row * (h * side + gap) - gap / 2, w * side + gap, h * side + gap);
+    // In the gaps, which have the colour of the page; at an edge, where there is none, inside.
+    c.strokeStyle = getComputedStyle(this.figure).getPropertyValue("--accent"); c.lineWidth = gap;
+    const from = [column * (w * side + gap), row * (h * side + gap)], ends = [from[0] + w * side + gap, from[1] + h * side + gap];
+    const [x0, y0] = from.map((v) => Math.max(gap, v) - gap / 2), [x1, y1] = [Math.min(this.canvas.width, ends[0]) - gap / 2, Math.min(this.canvas.height, ends[1]) - gap / 2];
+    c.strokeRect(x0, y0, x1 - x0, y1 - y0);
   }
 
   say(sentence) {
