@@ -125,7 +125,7 @@ def draw(predictor: Any, paths: list[Path], path: Path) -> Path:
             ax.set_axis_off()
     axes[0, 0].set_title("digit", fontsize=9)
     for layer in maps:
-        axes[0, layer + 1].set_title(f"layer {layer + 1} looks at", fontsize=9)
+        axes[0, layer + 1].set_title(f"block {layer + 1} looks at", fontsize=9)
     axes[0, -1].set_title("class", fontsize=9)
     figure.suptitle(
         "How much the class token attends to each of the 4×4 patches: mean of the heads, each panel on its own scale",
