@@ -14,7 +14,7 @@ from vitrail.train.finish import duplicates
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, choices, held_out, show_nameless, size_rows
+from vitrail.train.words import CHOSE, choices, held_out, show_nameless, show_outcome, size_rows
 from vitrail.train.work import Work
 
 ROUNDS = 40  # of the bootstrap after an epoch, which only says what difference counts
@@ -87,7 +87,9 @@ class DenseWork(Work):
             self.report(history, best, found, unreadable, seconds)
         self.keep({**best, **found.figures}, finished=True, **more)
         if self.group.first:
-            self.show_outcome(found, best, seconds)
+            named = {name: words for name, (words, _) in found.meanings.items()}
+            show_outcome(self.view, named, found.figures, f"epoch {best['epoch']}", seconds, self.folder)
+            show_nameless(self.view, self.source.classes)
         return found.figures
 
     def report(
@@ -114,18 +116,3 @@ class DenseWork(Work):
         samples = {split: [s for s in members if s.name not in unreadable] for split, members in self.samples.items()}
         within, across = duplicates(samples)
         return DataProblems([*unreadable.items()], within, across, list(self.source.notes), self.wrong())
-
-    def show_outcome(self, found: Measured, best: dict[str, Any], seconds: float) -> None:
-        view, figures = self.view, found.figures
-        view.line()
-        for name, (words, _) in found.meanings.items():
-            if name in figures:
-                low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-                interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
-                view.line(f"{words}: {figures[name]:.1%}{interval}, on {int(figures['n']):,} validation images")
-        if figures:
-            view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
-        view.line(f"Kept: epoch {best.get('epoch', self.epochs)}, after {clock(seconds)} in all.")
-        view.line(f"Model:  {self.folder / 'model.safetensors'}")
-        view.line(f"Report: {self.folder / 'report.html'}")
-        show_nameless(view, self.source.classes)

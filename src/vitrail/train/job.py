@@ -36,7 +36,7 @@ from vitrail.train.start import set_drop_path
 from vitrail.train.state import load_state
 from vitrail.train.teacher import Teacher, load_teacher, with_reasons
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, SHORT, held_out, show_outcome, show_plan
+from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
@@ -305,7 +305,8 @@ class Job(Work):
         if self.group.first:
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
-            show_outcome(self.view, self.task, figures, best, seconds, self.folder)
+            named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
+            show_outcome(self.view, named, figures, kept(best), seconds, self.folder)
         return figures
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -9,7 +9,6 @@ import torch
 
 from vitrail.data.samples import Sample, Source, plural
 from vitrail.data.store import DiskStore
-from vitrail.tasks.classify import Classify
 from vitrail.train.images import Images
 from vitrail.train.recipe import Recipe
 from vitrail.train.start import Start
@@ -109,17 +108,18 @@ def show_nameless(view: View, classes: Sequence[str]) -> None:
 
 
 def show_outcome(
-    view: View, task: Classify, figures: dict[str, Any], best: dict[str, Any], seconds: float, folder: Path
+    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, seconds: float, folder: Path
 ) -> None:
+    """The figures that `named` gives a name to, which weights were kept, and where all is."""
     view.line()
-    for name in (task.figure, "macro_f1", "eer"):
+    for name, words in named.items():
         if name in figures:
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
-            view.line(f"{NAMES[name]}: {figures[name]:.1%}{interval}, on {figures['n']:,} validation images")
+            view.line(f"{words}: {figures[name]:.1%}{interval}, on {int(figures['n']):,} validation images")
     if figures:
         view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
-    view.line(f"Kept: {kept(best)}, after {clock(seconds)} in all.")
+    view.line(f"Kept: {chosen}, after {clock(seconds)} in all.")
     view.line(f"Model:  {folder / 'model.safetensors'}")
     if (small := folder / "adapter.safetensors").exists():
         view.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base)")
