@@ -5,12 +5,12 @@
 
 The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
 validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models (dense_peers.py)
-learn from scratch by the same loop on the same images, for as long; validation chooses their epoch too, and of several
-rates (--peer-lr) the one that counts; all are shown. Data without a test/ is divided by a fixed seed, a fifth to test
-on.
+learn from scratch by the same loop on the same images, for as long; validation chooses their epoch too, and with the
+first seed the rate (of --peer-lr) that the others train at; all are shown. Data without a test/ is divided by a fixed
+seed, a fifth to test on.
 
 `--jobs N` trains N at a time, which says nothing about speed: images/s of prediction are measured afterwards, one model
-at a time, in turns. What --json has already is not done again.
+at a time, in turns (not with --timed 0). What --json has already is not done again.
 """
 
 import argparse
@@ -88,23 +88,32 @@ def compare(task: str, data: str, options: Any, results: dict[str, Any]) -> None
     data = divided(task, data, options.runs)
     peers = [f"{PEERS[task]} at {rate:g}" for rate in options.peer_lr]
     variants = [*(options.variants or DEFAULT[task]), *peers]
-    jobs = [(variant, seed) for variant in variants for seed in options.seeds]
-    jobs.sort(key=lambda job: job[0] != variants[0] or job[1] != options.seeds[0])  # whose budget the peers take
-    missing = [job for job in jobs if key(task, data, *job) not in results]
     if options.only:
         variant, seed = options.only[0], int(options.only[1])
         results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
         return
-    if options.jobs > 1:
-        in_processes(task, data, missing, options, results)
-    else:
-        for variant, seed in missing:
-            results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
-            keep(options, results)
-    table(task, data, variants, options.seeds, results)
-    speed(task, data, variants, options, results)
+    first, *others = options.seeds
+    train(
+        task, data, [(v, s) for s in options.seeds for v in variants if s == first or v not in peers], options, results
+    )
+    chosen = best_peer(task, data, peers, first, results)
+    train(task, data, [(chosen, seed) for seed in others if chosen], options, results)
+    table(task, data, variants, chosen, options.seeds, results)
+    variants = [variant for variant in variants if variant not in peers or variant == chosen]
+    if options.timed:
+        speed(task, data, variants, options, results)
     if options.pictures:
         pictures(task, data, variants, options)
+
+
+def train(task: str, data: str, jobs: list[tuple[str, int]], options: Any, results: dict[str, Any]) -> None:
+    missing = [job for job in jobs if key(task, data, *job) not in results]
+    if options.jobs > 1:
+        in_processes(task, data, missing, options, results)
+        return
+    for variant, seed in missing:
+        results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
+        keep(options, results)
 
 
 def key(task: str, data: str, variant: str, seed: int) -> str:
@@ -142,9 +151,10 @@ def words_of(task: str, result: dict[str, Any]) -> str:
     return ", ".join(f"{name} {100 * result['figures'].get(name, float('nan')):.2f} %" for name in FIGURES[task])
 
 
-def table(task: str, data: str, variants: list[str], seeds: list[int], results: dict[str, Any]) -> None:
+def table(
+    task: str, data: str, variants: list[str], chosen: str | None, seeds: list[int], results: dict[str, Any]
+) -> None:
     print(f"\n{task}, {data}: mean over {len(seeds)} seeds, and their standard deviation")
-    chosen = best_peer(task, data, variants, seeds, results)
     for variant in variants:
         found = [results[key(task, data, variant, seed)] for seed in seeds if key(task, data, variant, seed) in results]
         if not found:
@@ -158,14 +168,10 @@ def table(task: str, data: str, variants: list[str], seeds: list[int], results: 
         print(line + ("   chosen by validation, this rate counts" if variant == chosen else ""), flush=True)
 
 
-def best_peer(task: str, data: str, variants: list[str], seeds: list[int], results: dict[str, Any]) -> str | None:
-    """The rate whose runs validated best; without a look at the test set. Only among rates that all seeds have."""
-    figures = {}
-    for variant in variants:
-        found = [results.get(key(task, data, variant, seed), {}).get("validation") for seed in seeds]
-        if variant not in OURS[task] and None not in found:
-            figures[variant] = float(np.mean(found))
-    return max(figures, key=lambda variant: figures[variant]) if len(figures) > 1 else None
+def best_peer(task: str, data: str, peers: list[str], seed: int, results: dict[str, Any]) -> str | None:
+    """The rate that validated best; without a look at the test set."""
+    found = {peer: results[key(task, data, peer, seed)] for peer in peers if key(task, data, peer, seed) in results}
+    return max(found, key=lambda peer: found[peer]["validation"], default=None)
 
 
 # -- speed, pictures ---------------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="instead of those that vitrail chooses")
     parser.add_argument("--image-size", type=int)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--timed", type=int, default=50, help="pictures that prediction is timed on")
+    parser.add_argument("--timed", type=int, default=50, help="pictures that prediction is timed on; 0: it is not")
     parser.add_argument("--runs", type=Path, default=Path("runs/dense"))
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

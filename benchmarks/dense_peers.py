@@ -104,7 +104,7 @@ def train_peer(
     model, images, augment, learnt, validate = peer(samples, parts["val"], classes, budget, seed, group, dtype)
     settings = Settings(
         epochs=budget.epochs, batch_size=budget.batch_size, lr=lr, weight_decay=0.05, ema=0.9998, clip=1.0,
-        warmup=min(5.0, budget.epochs / 20), seed=seed, dtype=dtype,
+        warmup=min(5.0, budget.epochs / 20), seed=seed, dtype=dtype, varied=task == "detect",
     )  # fmt: skip
     trainer = DenseTrainer(
         model.to(device), learnt, images, augment, settings, group, validate, validated=len(parts["val"])

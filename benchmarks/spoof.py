@@ -27,7 +27,7 @@ import platform
 import shutil
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import NormalDist
@@ -223,9 +223,9 @@ def tasks_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if getattr(arguments, name) is not None
     }
     tasks = []
-    for protocol, chosen in protocols(arguments.folds).items():
-        for method in arguments.methods:
-            for seed in arguments.seeds:
+    for seed in arguments.seeds:
+        for protocol, chosen in protocols(arguments.folds).items():
+            for method in arguments.methods:
                 options = common | chosen | {"tune": method, "seed": seed}
                 tasks.append({"protocol": protocol, "options": options, "shuffled": False})
                 # One fold says as much as three of what can't be learned.
@@ -264,7 +264,8 @@ def main() -> None:
     missing = [task for task in tasks if not kept[task["name"]].exists()]
     print(f"{len(tasks)} runs, {len(tasks) - len(missing)} of them done before", flush=True)
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for result in pool.map(one_run, missing):
+        for done in as_completed([pool.submit(one_run, task) for task in missing]):
+            result = done.result()
             kept[result["name"]].write_text(json.dumps(result))
             test, development = result["test"], result["development"]
             shown = "  ".join(f"{name.upper()} {test[name]:6.2%}" for name in FIGURES[:4])

@@ -19,9 +19,10 @@ def pictures(tmp_path):
     return path
 
 
-def test_recorded_steps_give_the_losses_of_plain_ones_and_resume(pictures, tmp_path, monkeypatch):
+@pytest.mark.parametrize("compiled", ["on", "off"])
+def test_recorded_steps_give_the_losses_of_plain_ones_and_resume(compiled, pictures, tmp_path, monkeypatch):
     options = small_options(model="vit_nano4", epochs=4, batch_size=64, ema=0.9, drop_path=0.1, augment="medium")
-    options |= {"compile": "on", "device": "cuda", "weights": "none"}
+    options |= {"compile": compiled, "device": "cuda", "weights": "none"}
     whole = vitrail.train(pictures, **options, out=tmp_path / "recorded")
     step, done = loop.Trainer._step, []
 
@@ -36,7 +37,7 @@ def test_recorded_steps_give_the_losses_of_plain_ones_and_resume(pictures, tmp_p
         with pytest.raises(loop.Stopped):
             vitrail.train(pictures, **options, out=tmp_path / "stopped")
     vitrail.train(out=tmp_path / "stopped", resume=True)
-    monkeypatch.setattr(loop, "Recorded", lambda update: None)
+    monkeypatch.setattr(loop, "Recorded", lambda *_: None)
     plain = vitrail.train(pictures, **options, out=tmp_path / "plain")
     losses = {run: [row["train_loss"] for row in rows(run)] for run in (whole.folder, plain.folder)}
     assert losses[whole.folder] == pytest.approx(losses[plain.folder], abs=1e-4)
@@ -55,9 +56,40 @@ def test_a_run_that_was_begun_without_recording_goes_on_with_it(pictures, tmp_pa
         return step(trainer, *args)
 
     monkeypatch.setattr(loop.Trainer, "_step", stopping)
-    with pytest.raises(loop.Stopped):
+    with monkeypatch.context() as patched, pytest.raises(loop.Stopped):
+        patched.setattr(loop, "Recorded", lambda *_: None)
         vitrail.train(pictures, **options | {"compile": "off", "device": "cuda"}, out=tmp_path / "run")
     begun = len(recorded)
     vitrail.train(out=tmp_path / "run", resume=True, compile="on", device="cuda")
     assert not any(recorded[:begun]) and all(recorded[begun:]) and len(recorded) - begun > 4
     assert [row["epoch"] for row in rows(tmp_path / "run") if row["epoch"]] == [1, 2, 3]
+
+
+def test_what_can_not_be_recorded_goes_on_step_by_step(pictures, tmp_path, monkeypatch, capsys):
+    """Here an update that waits for the GPU, in the middle of it."""
+    options = small_options(model="vit_nano4", epochs=2, batch_size=64, drop_path=0.1, weights="none", device="cuda")
+    gradients = loop.Trainer._gradients
+
+    def waiting(trainer, *args):
+        loss = gradients(trainer, *args)
+        assert loss.item() > 0
+        return loss
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "Recorded", lambda *_: None)
+        plain = vitrail.train(pictures, **options, out=tmp_path / "plain")
+    monkeypatch.setattr(loop.Trainer, "_gradients", waiting)
+    run = vitrail.train(pictures, **options, out=tmp_path / "run")
+    assert "kernel by kernel" in capsys.readouterr().out
+    assert [row["train_loss"] for row in rows(run.folder)] == pytest.approx(
+        [row["train_loss"] for row in rows(plain.folder)], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_nano4", "swin_t", "deit_ti16", "hybrid_mini4", "cpvt_ti16", "tv:resnet18", "tv:efficientnet_b0"]
+)
+def test_the_step_of_every_family_can_be_recorded(name, pictures, tmp_path, capsys):
+    options = small_options(model=name, epochs=1, batch_size=32, image_size=64, weights="none", device="cuda")
+    vitrail.train(pictures, **options, out=tmp_path / "run")
+    assert "kernel by kernel" not in capsys.readouterr().out

@@ -66,7 +66,8 @@ class Attention(nn.Module):
         qkv = self.qkv(x)
         if self.q_bias is not None and self.v_bias is not None:
             qkv = qkv + torch.cat([self.q_bias, torch.zeros_like(self.v_bias), self.v_bias])
-        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # B H N d each
+        qkv = qkv.unflatten(-1, (3, self.heads, -1))  # B N 3 H d
+        q, k, v = projected = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # B H N d each
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
@@ -79,7 +80,12 @@ class Attention(nn.Module):
             q = F.normalize(q.to(wide), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
             q, k, scale = q.to(v.dtype), F.normalize(k.to(wide), dim=-1).to(v.dtype), 1.0
         dropout = self.attention_dropout if self.training else 0.0
-        x = attend(q, k, v, bias, scale, dropout)
+        if bias is None and not dropout and suits(qkv):
+            if q is not projected[0]:  # turned or normalised
+                qkv = torch.stack([each.transpose(1, 2) for each in (q, k, v)], dim=2)
+            x = short_attention(qkv, scale).transpose(1, 2)
+        else:
+            x = attend(q, k, v, bias, scale, dropout)
         for probe in self.probes:  # none, unless someone captures
             probe(q, k, v, bias, scale, dropout, x, layout)
         x = self.proj(x.transpose(1, 2).flatten(2))
@@ -88,8 +94,6 @@ class Attention(nn.Module):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     """softmax(scale·QKᵀ + bias)·V by the fastest kernel there is; q, k, v and the result are [B, H, N, d]."""
-    if bias is None and not dropout and suits(q, v):
-        return short_attention(q, k, v, scale)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
     bias = bias.to(q.dtype)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ class DenseTrainer(Trainer):
     """`augmenter(images, numbers, keys, epoch, device)` gives what the model is given and what it is to say."""
 
     augmenter: Any
-    records: ClassVar[bool] = False
 
     @property
     def due(self) -> bool:

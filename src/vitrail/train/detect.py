@@ -113,7 +113,7 @@ class Detection(DenseWork):
     # -- the model ---------------------------------------------------------------------------------------------------
 
     def settings(self) -> Settings:
-        return replace(super().settings(), idle=True)
+        return replace(super().settings(), varied=True)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 

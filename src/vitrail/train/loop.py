@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class Settings:
     seed: int = 0
     micro_batch: int | None = None  # None: all of a process's share of a batch at once
     compile: bool = False
-    idle: bool = False  # may weights be without a gradient, as a detector's that saw no object?
+    varied: bool = False  # do steps differ, as a detector's: in size, and in which weights get a gradient?
     dtype: torch.dtype = torch.float32
 
 
@@ -75,8 +75,6 @@ class Progress:
 
 
 class Trainer:
-    records: ClassVar[bool] = True  # may a step be one CUDA graph? Only if all steps are alike
-
     def __init__(
         self,
         model: nn.Module,
@@ -95,10 +93,9 @@ class Trainer:
         self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
         self.device, self.validated = processes.device, validated
         groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
-        # Small pictures live on the device, and their steps are so short that the host must not start each kernel.
-        small = self.records and train.loader.resident is not None and processes.count == 1
-        self.recorded = Recorded(self._update) if small and settings.compile else None
         self.optimizer: Any = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        alike = self.device.type == "cuda" and processes.count == 1 and not settings.varied
+        self.recorded = Recorded(self._update, self.optimizer.zero_grad, note) if alike else None
         self._suit_groups()
         self.batch_size = min(settings.batch_size, len(train.numbers))
         if self.batch_size < processes.count:
@@ -112,7 +109,7 @@ class Trainer:
         self.parallel: DistributedDataParallel | None = None
         if processes.count > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            self.parallel = DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=settings.idle)
+            self.parallel = DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=settings.varied)
         # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
         self.net: Any = torch.compile(self.parallel or trained) if settings.compile else self.parallel or trained
         self.average = RunningAverage(model, settings.ema) if settings.ema else None
@@ -238,8 +235,9 @@ class Trainer:
                 return self._accumulate(pixels, targets)
             except torch.OutOfMemoryError:
                 size = min(self.micro_batch, len(pixels))
-                recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-                if (self.parallel or recording) and size > 1:  # others may be half-way through exchanging gradients
+                if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                    raise  # it goes on unrecorded
+                if self.parallel and size > 1:  # others may be half-way through exchanging gradients
                     raise VitrailError(
                         f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
                     ) from None

@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: recorded once, then started by a single call.
 
-A small model's step is a few hundred kernels of some microseconds each, and the host takes longer to start them than
-the GPU to run them. A graph starts them all at once; they are the same kernels, in the same order.
+A step is hundreds of kernels of some microseconds each, and the host takes longer to start them than the GPU to run
+them, unless model and pictures are large. A graph starts them all at once; they are the same kernels in the same order.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,23 @@ WARM_UP = 3  # steps before the recording: what is compiled, measured or allocat
 
 class Recorded:
     """`update(pixels, targets)`, which must do the same to the same memory on every call. What differs from call to
-    call (learning rates, the seed of the generator) has to lie in tensors or in the generator of the GPU."""
+    call (learning rates, the seed of the generator) has to lie in tensors or in the generator of the GPU. What can't be
+    recorded, for it waits for the GPU or asks the host, goes on step by step; `forget` clears what a half recorded
+    update has left."""
 
-    def __init__(self, update: Callable[[Tensor, Tensor], Tensor]):
-        self.update, self.calls = update, 0
+    def __init__(
+        self, update: Callable[[Tensor, Tensor], Tensor], forget: Callable[[], None], note: Callable[[str], None]
+    ):
+        self.update, self.forget, self.note, self.calls, self.fails = update, forget, note, 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream()
 
     def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
         self.calls += 1
-        if self.calls <= WARM_UP:
-            return self._aside(pixels, targets)
-        if self.graph is None:
+        if self.graph is None and self.calls > WARM_UP and not self.fails:
             self._record(pixels, targets)
-        assert self.graph is not None
+        if self.graph is None or pixels.shape != self.pixels.shape:
+            return self._aside(pixels, targets)
         self.pixels.copy_(pixels)
         self.targets.copy_(targets)
         self.graph.replay()
@@ -44,7 +47,15 @@ class Recorded:
 
     def _record(self, pixels: Tensor, targets: Tensor) -> None:
         self.pixels, self.targets = torch.empty_like(pixels), torch.empty_like(targets)
-        self.graph = torch.cuda.CUDAGraph()
-        # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
-        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-            self.result = self.update(self.pixels, self.targets)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.result = self.update(self.pixels, self.targets)
+        except RuntimeError as error:
+            self.fails = True
+            self.forget()
+            reason = str(error).strip().splitlines()[0]
+            self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason}")
+        else:
+            self.graph = graph

@@ -57,7 +57,7 @@ class Segmentation(DenseWork):
         weights = None
         if self.recipe.balance == "weights":
             pixels = pixels_of(self.samples["train"], len(self.source.classes))  # not of what is held out
-            weights = torch.from_numpy(balancing_weights(pixels)).float()
+            weights = torch.from_numpy(balancing_weights(pixels)).float().to(self.group.device)
         self.task = Segment(self.source.classes, smoothing=self.recipe.label_smoothing or 0.0, class_weights=weights)
 
     def size_row(self) -> tuple[str, str, str]:
