@@ -131,7 +131,8 @@ def in_processes(task: str, data: str, jobs: list[tuple[str, int]], options: Any
             for name in ("epochs", "image_size", "model"):
                 if getattr(options, name):
                     words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-            log = place(task, data, variant, seed, options).with_suffix(".log")
+            folder = place(task, data, variant, seed, options)
+            log = folder.with_name(f"{folder.name}.log")
             with log.open("w") as file:
                 running.append((variant, seed, part, log, subprocess.Popen(words, stdout=file, stderr=file)))
         for each in [each for each in running if each[-1].poll() is not None]:

@@ -8,7 +8,8 @@ end, by `vitrail.evaluate`. With --lr the given rates are tried instead, and onl
 that is how the default rates (RATES in train/plan.py) were chosen.
 
 `--jobs N` trains N at a time, which says nothing about speed: memory and images/s of training are measured afterwards,
-one method at a time, over a few epochs of a run that is then thrown away. A finished row in --json is not made again.
+one method at a time, over a few epochs of a run that is then thrown away (not with --timed 0). A finished row in --json
+is not made again.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import torch
 import vitrail
 from vitrail.models.tuning import KINDS, learns
 
-TIMED = 6  # epochs of a run that is timed; the first two are to warm up
+WARM = 2  # epochs of a timed run that do not count
 
 
 def one_run(data: str, options: dict[str, Any], look: bool) -> dict[str, Any]:
@@ -89,7 +90,8 @@ def compare(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
             best = max(found["validated"], default=float("nan"))
             print(f"  {name:<24} {test}best validation {best:.2%}, {found['seconds']:.0f} s", flush=True)
     if not arguments.lr:
-        timed(arguments, results)
+        if arguments.timed:
+            timed(arguments, results)
         table(arguments, results)
 
 
@@ -97,7 +99,7 @@ def timed(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     for tune in arguments.methods:
         if f"{tune}/speed" in results:
             continue
-        options = {"weights": arguments.weights, "tune": tune, "seed": 0, "refit": "off", "epochs": TIMED}
+        options = {"weights": arguments.weights, "tune": tune, "seed": 0, "refit": "off", "epochs": arguments.timed}
         options |= {"model": arguments.model} if arguments.model else {}
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             results[f"{tune}/speed"] = pool.submit(one_run, arguments.data, options, False).result()
@@ -112,8 +114,8 @@ def table(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
         right = [100 * row["figures"]["top1"] for row in rows]
         spread = f" ± {np.std(right, ddof=1):.2f}" if len(right) > 1 else ""
         share = f" ({rows[0]['learnt'] / full:.1%})" if full else ""
-        speed = results[f"{tune}/speed"]
-        rate = np.median(speed["images_per_second"][2:]) if speed["images_per_second"][2:] else float("nan")
+        speed = results.get(f"{tune}/speed", {})
+        rate = np.median(speed.get("images_per_second", [])[WARM:] or [float("nan")])
         memory = f"{speed['peak_mib']:,.0f} MiB" if "peak_mib" in speed else "–"
         learnt = f"{rows[0]['learnt']:,}{share}"
         print(f"{tune:<9} {learnt:>19}  {np.mean(right):7.2f}{spread} %  {rate:9,.0f}  {memory:>12}", flush=True)
@@ -140,6 +142,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, nargs="+", help="rates to try, by validation alone")
     parser.add_argument("--epochs", type=int, help="instead of those that vitrail chooses")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--timed", type=int, default=6, help="epochs of the runs that are timed; 0: none")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: dict[str, Any] = {}

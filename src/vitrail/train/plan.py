@@ -190,8 +190,8 @@ def by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:
     return next((value for limit, value in steps if n < limit), beyond)
 
 
-# Few weights have to go further than many to the same end; prompts, small beside the tokens they join, furthest.
-RATES = {"adapter": 10, "lora": 10, "bias": 10, "prompt": 30}
+# Few weights have to go further than many to the same end: 10 times the rate validated best for each of them, on pets.
+RATES = {"adapter": 10, "lora": 10, "bias": 10, "prompt": 10}
 
 
 def fine_tuning_rate(score: float, batch: int, tune: str = "full") -> tuple[float, str]:
