@@ -95,6 +95,7 @@ def one_run(task: dict[str, Any]) -> dict[str, Any]:
     weights = [(name, p.numel()) for name, p in predictor.model.named_parameters()]
     result = {
         "name": task["name"],
+        "facts": facts(),
         "method": kind,
         "protocol": task["protocol"],
         "seed": options["seed"],
@@ -114,6 +115,11 @@ def one_run(task: dict[str, Any]) -> dict[str, Any]:
     }
     shutil.rmtree(folder.parent)
     return result
+
+
+def facts() -> dict[str, str]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {"torch": torch.__version__, "vitrail": vitrail.__version__, "hardware": device}
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -277,15 +283,9 @@ def main() -> None:
             )
     results = [json.loads(path.read_text()) for path in kept.values()]
     rows = summary(results)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    facts = {"torch": torch.__version__, "vitrail": vitrail.__version__, "hardware": device}
     runs = [{k: v for k, v in r.items() if k not in ("scores", "attacks")} for r in results]
-    whole = {
-        "facts": facts,
-        "arguments": {k: str(v) for k, v in vars(arguments).items()},
-        "summary": rows,
-        "runs": runs,
-    }
+    paths = {name: Path(getattr(arguments, name) or "").name for name in ("data", "weights", "boxes", "out")}
+    whole = {"arguments": vars(arguments) | paths, "summary": rows, "runs": runs}
     (arguments.out / "spoof.json").write_text(json.dumps(whole, indent=1))
     draw(results, arguments.out)
     print(told(rows), flush=True)

@@ -73,12 +73,16 @@ class DeformableAttention(nn.Module):
         b, q, _ = query.shape
         shape = (b, q, self.heads, self.levels, self.points)
         value = self.value(features).unflatten(-1, (self.heads, -1))
-        sizes = torch.tensor([(w, h) for h, w in grids], dtype=torch.float32)
-        sizes = sizes.to(query.device, non_blocking=True)  # made there, it would wait for the GPU in every layer
-        offsets = self.offsets(query).view(*shape, 2).float() / sizes[:, None]
+        offsets = self.offsets(query).view(*shape, 2).float() / extents(grids, query.device)[:, None]
         locations = places[:, None, :, None].float() + offsets
         weights = self.weights(query).view(b, q, self.heads, -1).float().softmax(dim=-1).view(shape)
         return self.proj(sample_levels(value, grids, locations, weights))
+
+
+def extents(grids: Sequence[Grid], device: torch.device) -> Tensor:
+    """Width and height of each level, [L, 2]; filled in there, for a copy from the host can't be recorded as part of a
+    CUDA graph."""
+    return torch.stack([torch.full((), float(n), device=device) for h, w in grids for n in (w, h)]).view(-1, 2)
 
 
 def centres(grid: Grid, stride: tuple[float, float], frame: tuple[float, float], device: torch.device) -> Tensor:

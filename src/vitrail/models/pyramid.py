@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.deformable import centres
-from vitrail.models.layers import ceil_div, init_weights
+from vitrail.models.layers import bilinear, ceil_div, init_weights
 from vitrail.models.position import Grid
 from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer
@@ -127,7 +127,7 @@ def to_stride(scaled: Tensor, size: Grid, stride: int, patch: tuple[int, int]) -
 def resample(x: Tensor, frame: tuple[float, float], other: tuple[float, float], size: Grid) -> Tensor:
     """A map that covers `frame` pixels, as one of `size` that covers `other`."""
     if frame == other:
-        return F.interpolate(x, size, mode="bilinear", align_corners=False)
+        return bilinear(x, size)
     # Only a part, or more than it: by places, for the two grids do not line up. In half precision a place would be off.
     wide = torch.promote_types(x.dtype, torch.float32)
     places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1

@@ -13,14 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.dense import SegmenterSettings
 from vitrail.models.heads import Head
-from vitrail.models.layers import init_weights
+from vitrail.models.layers import bilinear, init_weights
 from vitrail.models.position import Grid
 from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, make_pyramid
 from vitrail.models.swin import SwinSettings, SwinTransformer
@@ -150,7 +149,7 @@ class UPerHead(nn.Module):
     def forward(self, maps: Maps) -> Tensor:  # -> B classes ⌈H/4⌉ ⌈W/4⌉
         *fine, coarse = (maps[stride] for stride in STRIDES)
         size = (coarse.shape[-2], coarse.shape[-1])
-        pooled = [F.interpolate(pool(coarse), size, mode="bilinear", align_corners=False) for pool in self.pools]
+        pooled = [bilinear(pool(coarse), size) for pool in self.pools]
         top = self.bottleneck(torch.cat([coarse, *pooled], dim=1))
         levels = carried_down([lateral(each) for lateral, each in zip(self.laterals, fine, strict=True)] + [top])
         levels = [smooth(level) for smooth, level in zip(self.smooth, levels[:-1], strict=True)] + [levels[-1]]
@@ -171,8 +170,7 @@ def carried_down(maps: list[Tensor]) -> list[Tensor]:
 def enlarged(x: Tensor, factor: Grid, size: Grid) -> Tensor:
     """Each cell over `factor` pixels, bilinear, and what hangs over `size` cut off."""
     if factor != (1, 1):
-        whole = (x.shape[-2] * factor[0], x.shape[-1] * factor[1])
-        x = F.interpolate(x, whole, mode="bilinear", align_corners=False)
+        x = bilinear(x, (x.shape[-2] * factor[0], x.shape[-1] * factor[1]))
     return x[..., : size[0], : size[1]]
 
 

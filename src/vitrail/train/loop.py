@@ -127,7 +127,7 @@ class Trainer:
     def run(self, after_epoch: Callable[[dict[str, Any], bool], None] | None = None) -> None:
         """Trains from where the state stands to the end. `after_epoch(row, is_best)` runs with the averaged weights in
         the model, so that it can save them."""
-        with self.leave:
+        with self.leave, closing(self.recorded) if self.recorded else nullcontext():
             while self.epoch < self.settings.epochs:
                 self._train_epoch()
                 self._check_weights()

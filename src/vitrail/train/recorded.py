@@ -47,7 +47,7 @@ class Recorded:
 
     def _record(self, pixels: Tensor, targets: Tensor) -> None:
         self.pixels, self.targets = torch.empty_like(pixels), torch.empty_like(targets)
-        graph = torch.cuda.CUDAGraph()
+        graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state()
         try:
             # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
@@ -55,7 +55,21 @@ class Recorded:
         except RuntimeError as error:
             self.fails = True
             self.forget()
+            _renew_generator(random)
             reason = str(error).strip().splitlines()[0]
             self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason}")
         else:
             self.graph = graph
+
+    def close(self) -> None:
+        """Gives back the memory of the graph, which is kept apart from all other until it goes."""
+        self.graph = None
+        self.forget()
+        torch.cuda.empty_cache()
+
+
+def _renew_generator(state: Tensor) -> None:
+    """A recording that broke off leaves the GPU's generator waiting for its end; a new one takes its place."""
+    device = torch.cuda.current_device()
+    torch.cuda.default_generators[device].graphsafe_set_state(torch.Generator(f"cuda:{device}"))
+    torch.cuda.set_rng_state(state)
