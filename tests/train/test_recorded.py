@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vitrail
+from tests.train.dense_data import make_masks
 from tests.train.support import rows, small_options
 from vitrail.train import loop
 
@@ -93,3 +94,22 @@ def test_the_step_of_every_family_can_be_recorded(name, pictures, tmp_path, caps
     options = small_options(model=name, epochs=1, batch_size=32, image_size=64, weights="none", device="cuda")
     vitrail.train(pictures, **options, out=tmp_path / "run")
     assert "kernel by kernel" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("head", ["linear", "fcn", "upernet"])
+def test_the_step_of_a_segmenter_can_be_recorded(head, tmp_path, capsys):
+    """But for the linear one they stand on a ViT-Adapter, whose attention depends on the sizes of its maps."""
+    data = make_masks(tmp_path / "masks", {"train": 32, "val": 4})
+    options = small_options(model="vit_nano4", task="segment", head=head, batch_size=4, image_size=32, epochs=1)
+    vitrail.train(data, **options | {"device": "cuda"}, out=tmp_path / "run")
+    assert "kernel by kernel" not in capsys.readouterr().out
+
+
+def test_the_memory_of_a_recorded_step_is_given_back(pictures, tmp_path):
+    options = small_options(model="vit_nano4", epochs=1, batch_size=64, weights="none", device="cuda")
+    kept = []
+    for number in range(3):
+        vitrail.train(pictures, **options, out=tmp_path / f"run{number}")
+        torch.cuda.empty_cache()
+        kept.append(torch.cuda.memory_reserved())
+    assert kept[2] <= kept[0]
