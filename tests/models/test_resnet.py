@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.models.restatements import image, patches, randomised, vit_tokens
-from vitrail.models.resnet import Bottleneck, ResNetStem, StdConv, pad_same, stem_stride
+from vitrail.models.resnet import Bottleneck, ResNetStem, StdConv, make_stem, pad_same, stem_stride
 from vitrail.models.vit import VisionTransformer
 
 
@@ -100,6 +100,21 @@ def test_the_stem_is_root_and_stages(blocks, size):
     assert out.shape == (1, stem.out_channels, math.ceil(size[0] / stem.stride), math.ceil(size[1] / stem.stride))
     assert out.std() > 0.1
     torch.testing.assert_close(out, restated_stem(x, stem), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "channels", "residual"), [("conv2", 64, 0), ("conv4", 128, 0), ("res4", 128, 2)])
+def test_a_light_stem_is_halvings_with_or_without_residual_blocks(name, channels, residual):
+    stem = randomised(make_stem(3, name))
+    x = image(1, 3, 11, 6)
+    by_hand, convs, norms = x, [stem.conv, *stem.convs], [stem.norm, *stem.norms]
+    for conv, norm, blocks in zip(convs, norms, stem.blocks, strict=True):
+        by_hand = torch.relu(group_norm(same(by_hand, standardised(conv.weight), 2), norm))
+        assert len(blocks) == residual
+        for m in blocks:
+            y = torch.relu(group_norm(same(by_hand, standardised(m.conv1.weight), 1), m.norm1))
+            by_hand = torch.relu(by_hand + group_norm(same(y, standardised(m.conv2.weight), 1), m.norm2))
+    assert by_hand.shape == (1, channels, math.ceil(11 / stem_stride(name)), math.ceil(6 / stem_stride(name)))
+    torch.testing.assert_close(stem(x), by_hand, rtol=0, atol=1e-9)
 
 
 def test_a_hybrid_cuts_its_patches_from_the_feature_map():

@@ -86,32 +86,48 @@ class ResNetStem(nn.Module):
         return x
 
 
-class ConvStem(nn.Module):
-    """3×3 convolutions of stride 2, each with group norm and twice the channels of the one before. "Early convolutions
-    help transformers see better" (Xiao et al. 2021); here they leave the last halving, or more, to the patches."""
+class Basic(nn.Module):
+    """3×3 → 3×3 with a shortcut, each convolution followed by group norm."""
 
-    def __init__(self, channels: int, stride: int, width: int = 64):
+    def __init__(self, width: int):
+        super().__init__()
+        self.conv1, self.norm1 = StdConv(width, width, 3), nn.GroupNorm(GROUPS, width)
+        self.conv2, self.norm2 = StdConv(width, width, 3), nn.GroupNorm(GROUPS, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(x + self.norm2(self.conv2(y)))
+
+
+class ConvStem(nn.Module):
+    """3×3 convolutions of stride 2, each with group norm and twice the channels of the one before, and perhaps with
+    residual blocks after it. "Early convolutions help transformers see better" (Xiao et al. 2021); here they leave the
+    last halving, or more, to the patches."""
+
+    def __init__(self, channels: int, stride: int, blocks: int, width: int = 64):
         super().__init__()
         self.conv, self.norm = StdConv(channels, width, 3, stride=2), nn.GroupNorm(GROUPS, width)
         outputs = [width * 2**i for i in range(stride.bit_length() - 1)]
         self.convs = nn.ModuleList(StdConv(c // 2, c, 3, stride=2) for c in outputs[1:])
         self.norms = nn.ModuleList(nn.GroupNorm(GROUPS, c) for c in outputs[1:])
+        self.blocks = nn.ModuleList(nn.Sequential(*(Basic(c) for _ in range(blocks))) for c in outputs)
         self.out_channels, self.stride = outputs[-1], stride
 
     def forward(self, x: Tensor) -> Tensor:  # B C H W -> B C' ⌈H/stride⌉ ⌈W/stride⌉
-        x = F.relu(self.norm(self.conv(x)))
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.relu(norm(conv(x)))
+        x = self.blocks[0](F.relu(self.norm(self.conv(x))))
+        for conv, norm, blocks in zip(self.convs, self.norms, self.blocks[1:], strict=True):  # type: ignore[call-overload]
+            x = blocks(F.relu(norm(conv(x))))
         return x
 
 
 Stem = tuple[int, ...] | str  # blocks per stage of a ResNet, or one of the light ones
-LIGHT = {"conv2": 2, "conv4": 4, "conv8": 8}  # by their stride
+# By stride, and by residual blocks after each halving.
+LIGHT = {"conv2": (2, 0), "conv4": (4, 0), "conv8": (8, 0), "res2": (2, 2), "res4": (4, 2), "res8": (8, 2)}
 
 
 def make_stem(channels: int, stem: Stem) -> ResNetStem | ConvStem:
-    return ConvStem(channels, LIGHT[stem]) if isinstance(stem, str) else ResNetStem(channels, stem)
+    return ConvStem(channels, *LIGHT[stem]) if isinstance(stem, str) else ResNetStem(channels, stem)
 
 
 def stem_stride(stem: Stem) -> int:
-    return LIGHT[stem] if isinstance(stem, str) else 4 * 2 ** max(len(stem) - 1, 0)
+    return LIGHT[stem][0] if isinstance(stem, str) else 4 * 2 ** max(len(stem) - 1, 0)

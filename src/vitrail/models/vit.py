@@ -50,7 +50,7 @@ class ViTSettings:
 
     patch_embed: str = "linear"  # linear | conv: the same map; linear is the faster of the two on a CPU
     patch_bias: bool = True
-    # Hybrid: blocks per stage of a ResNet, or "conv2" | "conv4" | "conv8"; patch_size then counts on its feature map.
+    # Hybrid: blocks per stage of a ResNet, or convN | resN, N the stride; patch_size then counts on its feature map.
     stem: Stem | None = None
 
     position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
