@@ -46,6 +46,22 @@ def test_attention_over_few_tokens_and_its_gradients_are_those_of_plain_products
         assert max(errors) < 2e-3, (shape, errors)  # half precision has 2⁻¹¹ = 5e-4
 
 
+def test_the_compiler_takes_its_presence_for_a_constant():
+    """The mark is set by hand, for the decorator imports the compiler; this is the decorator's own."""
+    from vitrail.models.short import can_build
+
+    def marked() -> bool:
+        return True
+
+    assert vars(torch.compiler.assume_constant_result(marked)) == vars(can_build)
+
+
+def test_models_come_without_the_compiler():
+    code = "import sys, vitrail.models, vitrail.predict; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_model_gives_the_same_with_either_kernel(monkeypatch):
     from vitrail.models import attention, create_model

@@ -19,11 +19,14 @@ except ImportError:  # a CPU or a Mac, where it is not needed
 MOST = 64 * 64  # tokens × numbers per head, each rounded up to a power of two: beyond, tiles begin to pay
 
 
-@torch.compiler.assume_constant_result
 def can_build() -> bool:
     """Whether Triton works here. It compiles a little C on first use, and many machines, most containers among them,
     have no compiler or no headers of Python: so it is tried. Where it does not, PyTorch's own kernels do the work."""
     return _tried()
+
+
+# As torch.compiler.assume_constant_result marks it, which would import the compiler: as long again as torch itself.
+can_build._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
