@@ -35,6 +35,11 @@ def test_it_computes_what_torchvision_computes():
     assert cost("tv:resnet18").parameters == sum(p.numel() for p in torchvision.models.resnet18().parameters())
 
 
+def test_a_network_that_computes_its_widths_with_tensors_is_counted_too():
+    assert cost("tv:regnet_y_400mf").parameters == 4_344_144  # as torchvision says, which also says 0.402 G
+    assert round(cost("tv:regnet_y_400mf").multiply_adds / 1e9, 3) == 0.402
+
+
 @pytest.mark.parametrize(
     ("arch", "width"),
     [("convnext_tiny", 768), ("densenet121", 1024), ("efficientnet_b0", 1280), ("mnasnet0_5", 1280),

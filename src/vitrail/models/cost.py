@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.catalog import Settings, build, model_settings
@@ -46,8 +48,9 @@ def cost(model: str | Settings) -> Cost:
 
 def _count(settings: Settings, stages: dict[str, tuple[int, ...]]) -> tuple[int, int]:
     """Parameters and multiply-adds; the blocks that are found there count as often as it says."""
-    with torch.device("meta"), torch.no_grad():
+    with _WithoutMemory() if isinstance(settings, CNNSettings) else torch.device("meta"), torch.no_grad():
         model = build(settings).eval()
+    with torch.device("meta"), torch.no_grad():
         blocks = [
             (block, times - 1)
             for where, depths in stages.items()
@@ -59,6 +62,16 @@ def _count(settings: Settings, stages: dict[str, tuple[int, ...]]) -> tuple[int,
             repeated = [_repeated(block, more, counter) for block, more in blocks]
             model(torch.empty(1, settings.channels, *settings.image_size))
     return parameters, (counter.get_total_flops() + sum(map(sum, repeated))) // 2
+
+
+class _WithoutMemory(TorchFunctionMode):
+    """Weights without memory. Other numbers stay: torchvision's RegNets compute their widths with tensors."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.empty, torch.zeros, torch.ones):
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
 
 
 def _repeated(block: nn.Module, more: int, counter: FlopCounterMode) -> list[int]:
