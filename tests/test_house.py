@@ -12,8 +12,8 @@ import vitrail
 SOURCE = Path(vitrail.__file__).parent
 # A room imports only from rooms upstream of it.
 ORDER = [
-    "errors", "whole", "models", "weights", "data", "explain", "tasks", "train", "predictor", "predict", "evaluate",
-    "doctor", "export", "serve", "cli",
+    "errors", "lazy", "whole", "models", "weights", "data", "explain", "tasks", "train", "predictor", "predict",
+    "evaluate", "doctor", "export", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem in ORDER)
 
@@ -32,6 +32,28 @@ def test_a_room_imports_only_from_upstream(path):
             imported |= {name.name.split(".")[1] for name in node.names if name.name.startswith("vitrail.")}
     downstream = {other for other in imported if ORDER.index(other) > ORDER.index(room(path))}
     assert downstream == set()
+
+
+@pytest.mark.slow
+def test_any_file_can_be_the_first_to_be_imported():
+    """Packages whose names come on demand import their files in any order: none may lean on what came before."""
+    code = """
+import importlib, os, sys
+import torch, torchvision.models.detection, matplotlib.figure  # once for all
+wrong = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        wrong.append(name)
+print(*wrong)
+"""
+    files = [path.relative_to(SOURCE.parent).with_suffix("") for path in FILES]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in files]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
+    assert done.stdout == "\n", done.stderr[-3000:]
 
 
 def test_a_bare_install_builds_and_predicts_without_peers_or_extras(tmp_path):

@@ -1,12 +1,18 @@
 """Train, adapt, look inside, and ship Vision Transformers."""
 
+from typing import TYPE_CHECKING
+
 from vitrail.errors import VitrailError
-from vitrail.evaluate import evaluate
-from vitrail.export import export
-from vitrail.models import capture, create_model, list_models
-from vitrail.predict import Predictor, load
-from vitrail.train import Run, pretrain, train
-from vitrail.weights import load_weights, save_weights
+from vitrail.lazy import lazily
+
+if TYPE_CHECKING:
+    from vitrail.evaluate import evaluate
+    from vitrail.export import export
+    from vitrail.models import capture, create_model, list_models
+    from vitrail.predict import Predictor, load
+    from vitrail.train.pretrain import pretrain
+    from vitrail.train.run import Run, train
+    from vitrail.weights import load_weights, save_weights
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,3 +30,16 @@ __all__ = [
     "save_weights",
     "train",
 ]
+
+lazily(
+    __name__,
+    {
+        "vitrail.evaluate": ("evaluate",),
+        "vitrail.export": ("export",),
+        "vitrail.models": ("capture", "create_model", "list_models"),
+        "vitrail.predict": ("Predictor", "load"),
+        "vitrail.train.pretrain": ("pretrain",),
+        "vitrail.train.run": ("Run", "train"),
+        "vitrail.weights": ("load_weights", "save_weights"),
+    },
+)

@@ -1,6 +1,19 @@
 """From files on a disk to tensors that a model takes."""
 
-from vitrail.data.decode import open_image, to_image
-from vitrail.data.preprocess import fit_image, prepare, several, to_tensor
+from typing import TYPE_CHECKING
+
+from vitrail.lazy import lazily
+
+if TYPE_CHECKING:
+    from vitrail.data.decode import open_image, to_image
+    from vitrail.data.preprocess import fit_image, prepare, several, to_tensor
 
 __all__ = ["fit_image", "open_image", "prepare", "several", "to_image", "to_tensor"]
+
+lazily(
+    __name__,
+    {
+        "vitrail.data.decode": ("open_image", "to_image"),
+        "vitrail.data.preprocess": ("fit_image", "prepare", "several", "to_tensor"),
+    },
+)

@@ -1,0 +1,91 @@
+"""Packages whose names come when they are asked for: the same names, whatever was imported before."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import vitrail
+from vitrail.lazy import Lazy
+
+LAZY = ["vitrail", "vitrail.data", "vitrail.train", "vitrail.weights"]
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_a_type_checker_sees_the_names_that_there_are(package):
+    """Under TYPE_CHECKING, in what is looked up, and in __all__: the same names, from the same modules."""
+    module = importlib.import_module(package)
+    assert isinstance(module, Lazy)
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(checked.test) == "TYPE_CHECKING"
+    seen = {name.name: node.module for node in checked.body for name in node.names}
+    assert seen == module._homes
+    assert {*module.__all__} - {"VitrailError"} == {*seen}
+    for name in module.__all__:
+        assert name in dir(module)
+        value = getattr(module, name)
+        assert value is getattr(importlib.import_module(module._homes.get(name, "vitrail.errors")), name)
+        assert not inspect.ismodule(value)
+
+
+def test_import_is_light():
+    code = "import sys, vitrail; print(vitrail.VitrailError.__name__, 'torch' in sys.modules, 'numpy' in sys.modules)"
+    assert run(code) == ["VitrailError", "False", "False"]
+
+
+def test_functions_that_are_called_like_their_rooms_stay_functions():
+    """`import vitrail.train.recipe` puts the package into vitrail.train, unless it is held back."""
+    code = """
+import vitrail.train.recipe, vitrail.train.pretrain_recipe
+print(*(type(f).__name__ for f in (vitrail.train, vitrail.pretrain)))
+import vitrail.evaluate, vitrail.export, vitrail.train.pretrain
+from vitrail.train import pretrain, loop
+from vitrail import evaluate, export, train
+print(*(type(f).__name__ for f in (vitrail.evaluate, vitrail.export, pretrain, loop, evaluate, export, train)))
+print(vitrail.train is train, vitrail.pretrain is pretrain)
+"""
+    assert run(code) == ["function"] * 5 + ["module"] + ["function"] * 3 + ["True", "True"]
+
+
+def test_rooms_come_by_their_names_and_other_names_do_not():
+    assert run("import vitrail; print(type(vitrail.models).__name__, vitrail.data.crop.__name__)") == [
+        "module",
+        "vitrail.data.crop",
+    ]
+    with pytest.raises(AttributeError, match="module 'vitrail' has no attribute 'creat_model'"):
+        vitrail.creat_model  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'creat_model'"):
+        from vitrail import creat_model  # noqa: F401
+    assert not hasattr(vitrail, "__wrapped__")
+
+
+def test_what_a_room_lacks_is_named(tmp_path, monkeypatch):
+    """Not as though the room itself were missing."""
+    package = tmp_path / "rooms_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("from vitrail.lazy import lazily\nlazily(__name__, {})\n")
+    (package / "room.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module: ModuleType = importlib.import_module("rooms_of_a_test")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        module.room  # noqa: B018
+
+
+def test_a_public_name_can_be_replaced_and_put_back(monkeypatch):
+    before = vitrail.train
+    with monkeypatch.context() as patch:
+        patch.setattr(vitrail, "train", len)
+        assert vitrail.train is len
+    assert vitrail.train is before
