@@ -179,7 +179,7 @@ def test_a_turned_photograph_is_compared_upright(tmp_path):
     ("make", "words"),
     [
         (lambda root: root, "images/ beside masks/"),
-        (lambda root: root / "nowhere", "does not exist"),
+        (lambda root: root / "nowhere", "There is no "),
         (lambda root: pairs(root, a=[0]), "one class only"),
         (lambda root: pairs(root, a=[*range(25)]) and picture(root / "a.png"), "neither a folder"),
         (lambda root: [mask(root / "masks" / "a.png", [0, 1]), (root / "images").mkdir(), root][-1], "has no image"),

@@ -276,7 +276,7 @@ def test_bad_data_and_weights_are_one_sentence(data, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(VitrailError, match="is empty"):
         vitrail.pretrain(tmp_path / "empty", out=tmp_path / "run", **SMALL)
-    with pytest.raises(VitrailError, match="Name the pictures to learn from"):
+    with pytest.raises(VitrailError, match="Name the data: pictures in folders"):
         vitrail.pretrain(**SMALL)
     with pytest.raises(VitrailError, match=r"There is no .*nowhere"):
         vitrail.pretrain(tmp_path / "nowhere", **SMALL)

@@ -37,18 +37,21 @@ def inspect(
     import warnings
 
     from vitrail.cli.pictures import progress, writing
-    from vitrail.data import contact_sheet
+    from vitrail.data.there import check_there
+    from vitrail.errors import VitrailError
+
+    if image_size is not None and image_size < 1:
+        raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
+    check_there(data, task)
+    _check_writable(out)  # better known now than after an hour of pictures
+    from vitrail.data import contact_sheet  # brings torch, as do the others
     from vitrail.data import inspect as inspection
     from vitrail.data.boxes import open_boxes
     from vitrail.data.inspect_faces import faces_as_they_are
     from vitrail.data.masks import open_masks
     from vitrail.data.sources import open_source
-    from vitrail.errors import VitrailError
     from vitrail.tasks.data_sheet import data_sheet
 
-    if image_size is not None and image_size < 1:
-        raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
-    _check_writable(out)  # better known now than after an hour of pictures
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
         opens: dict[str, Any] = {

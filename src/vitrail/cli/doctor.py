@@ -36,8 +36,12 @@ def doctor(
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import writing
-    from vitrail.doctor import diagnose
+    from vitrail.data.there import check_there
     from vitrail.weights.shipped import default_model
+
+    if data is not None:
+        check_there(data, task="")
+    from vitrail.doctor import diagnose  # brings torch
 
     with writing(json) as file:
         found = diagnose(run or default_model(), data, image_size, images, lr, architecture, device, _printer())

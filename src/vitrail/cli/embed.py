@@ -39,7 +39,6 @@ def embed(
 
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, writing
     from vitrail.errors import VitrailError
-    from vitrail.predict import load
 
     write = {".npz": write_npz, ".parquet": write_parquet}.get(out.suffix)
     if write is None:
@@ -49,6 +48,8 @@ def embed(
     if batch_size < 1:
         raise VitrailError(f"--batch-size must be at least 1, got {batch_size}.")
     paths = collect(images)
+    from vitrail.predict import load  # brings torch
+
     good: list[str] = []
     rows: list[np.ndarray] = []
     bad: list[str] = []

@@ -78,7 +78,10 @@ def evaluate(
     """
     import vitrail
     from vitrail.cli.pictures import needed, report_skipped, writing
-    from vitrail.train.view import View
+    from vitrail.data.there import check_there
+
+    check_there(data, task="")
+    from vitrail.train.view import View  # brings torch
 
     model, view = needed(model), View()
     shows: dict[str, Any] = {}

@@ -51,7 +51,6 @@ def explain(
     """
     from vitrail.cli.pictures import collect, needed, report_skipped
     from vitrail.errors import VitrailError
-    from vitrail.predict import load
 
     if batch_size < 1:
         raise VitrailError(f"--batch-size must be at least 1, got {batch_size}.")
@@ -62,6 +61,8 @@ def explain(
     if out.exists() and not out.is_dir():
         raise VitrailError(f"--out names a folder, and {out} is a file.")
     paths = collect(images)
+    from vitrail.predict import load  # brings torch
+
     loaded = load(needed(model), architecture, image_size, device, fit)
     predictor = loaded.backbone
     if predictor is not loaded:

@@ -52,7 +52,6 @@ def predict(
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, writing
     from vitrail.cli.predict_dense import predict_dense
     from vitrail.errors import VitrailError
-    from vitrail.predict import load
 
     for option, value in (("--top", top), ("--window", window), ("--batch-size", batch_size)):
         if value is not None and value < 1:
@@ -60,6 +59,8 @@ def predict(
     if threshold is not None and not 0 <= threshold <= 1:
         raise VitrailError(f"--threshold is a probability, from 0 to 1, got {threshold:g}.")
     paths = collect(images)
+    from vitrail.predict import load  # brings torch
+
     bad: list[str] = []
     as_json: list[dict[str, Any]] = []
     # Opened first: that a table can't be written is better known now than after an hour of pictures.

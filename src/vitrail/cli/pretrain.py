@@ -19,8 +19,11 @@ def pretrain(
         data: A folder of pictures, with class folders or without, a table, tar shards, a torchvision name, or hf:NAME.
     """
     import vitrail
-    from vitrail.train.loop import Stopped
+    from vitrail.data.there import check_there
+    from vitrail.train.leave import Stopped
 
+    if not options.resume:
+        check_there(data, "pretrain")  # before torch is imported
     try:
         vitrail.pretrain(data, options)
     except Stopped as stopped:

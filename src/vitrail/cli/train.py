@@ -21,8 +21,11 @@ def train(
             live/ beside folders of attacks, a table, or lists.
     """
     import vitrail
-    from vitrail.train.loop import Stopped
+    from vitrail.data.there import check_there
+    from vitrail.train.leave import Stopped
 
+    if not options.resume:
+        check_there(data, options.task)  # before torch is imported: it is the commonest slip
     try:
         vitrail.train(data, options)
     except Stopped as stopped:

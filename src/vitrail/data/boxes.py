@@ -11,11 +11,10 @@ from vitrail.data.box_samples import Boxed, BoxSource
 from vitrail.data.boxes_coco import json_files, open_coco
 from vitrail.data.boxes_voc import annotation_folder, open_voc
 from vitrail.data.boxes_yolo import is_yolo, open_yolo
-from vitrail.errors import VitrailError, nearest
+from vitrail.data.there import EXPECTED, check_there
+from vitrail.errors import VitrailError
 
 __all__ = ["BoxSource", "Boxed", "open_boxes"]
-
-EXPECTED = "COCO's JSON, Annotations/NAME.xml (Pascal VOC), or labels/NAME.txt (YOLO)"
 
 
 def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
@@ -28,6 +27,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
 
     Without splits in the source all is in "all". `images` is where COCO's file names start, if nowhere near.
     """
+    check_there(data, "detect")
     path, name = Path(data).expanduser(), os.fspath(data)
     folder = Path(images).expanduser() if images is not None else None
     if path.is_file() and path.suffix.lower() == ".json":
@@ -35,9 +35,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
     if path.is_file() and path.suffix.lower() in (".yaml", ".yml"):
         return open_yolo(path.parent, name, path)
     if not path.is_dir():
-        beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        what = "is no source of boxes" if path.exists() else "is not there"
-        raise VitrailError(f"{name} {what}: expected {EXPECTED}.{nearest(path.name, beside)}")
+        raise VitrailError(f"{name} is no source of boxes: expected {EXPECTED['detect']}.")
     try:
         kinds = {
             "Pascal VOC's XML": annotation_folder(path) is not None,
@@ -48,7 +46,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
         raise VitrailError(f"The folder {name} can't be read ({error.strerror or error}).") from None
     found = [kind for kind, there in kinds.items() if there]
     if not found:
-        raise VitrailError(f"{name} holds no boxes: expected {EXPECTED}.")
+        raise VitrailError(f"{name} holds no boxes: expected {EXPECTED['detect']}.")
     if len(found) > 1:
         raise VitrailError(f"{name} holds {' and '.join(found)}: keep one kind, or pass the JSON or data.yaml itself.")
     if found == ["COCO's JSON"]:

@@ -7,13 +7,13 @@ leaves it, and no global of Pillow is changed: others in the same process may re
 
 import io
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from os import PathLike
 from typing import IO, Any
 
 import numpy as np
-import torch
 from PIL import BmpImagePlugin, Image, PngImagePlugin
 
 from vitrail.errors import VitrailError
@@ -86,6 +86,7 @@ def _plain_jpeg(stream: IO[bytes], name: str, mode: str, at_least: tuple[int, in
         halves = at_least is not None and height >= 2 * at_least[0] and width >= 2 * at_least[1]
         if halves or width * height > PIXEL_LIMIT or "transparency" in image.info:
             return None
+        import torch
         from torchvision.io import ImageReadMode, decode_jpeg
 
         stream.seek(0)
@@ -100,7 +101,7 @@ def to_image(value: Any) -> Image.Image:
 
     Numbers are uint8, or floating point from 0 to 1.
     """
-    if isinstance(value, torch.Tensor):
+    if _is_tensor(value):
         if value.ndim != 2 and (value.ndim != 3 or value.shape[0] not in (1, 3, 4)):
             advice = "tensor.permute(2, 0, 1)" if value.ndim == 3 and value.shape[-1] in (1, 3, 4) else "one image"
             raise VitrailError(
@@ -119,6 +120,11 @@ def to_image(value: Any) -> Image.Image:
             )
         return _from_array(value)
     return open_image(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whoever has a tensor has imported torch: to ask for one is no reason to."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

@@ -21,6 +21,7 @@ from vitrail.data.coco_masks import PaintedMask, PanopticMask, open_coco
 from vitrail.data.mask_pairs import IGNORE, Found, MaskFile, find_pairs, picture_size, read_pairs
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source, checked, in_order, plural, some
+from vitrail.data.there import EXPECTED, check_there
 from vitrail.errors import VitrailError
 
 MOST = 255  # classes, so that a byte holds them all beside IGNORE
@@ -91,6 +92,7 @@ def open_masks(
     behind it. `images` is where the pictures of a COCO file lie, where that is neither beside it nor in a folder called
     as usual.
     """
+    check_there(data, "segment")
     name, path = str(data), Path(data).expanduser()
     notes: list[str] = []
     named: dict[int, str] | None = None
@@ -103,8 +105,7 @@ def open_masks(
         pairs, found, notes, colours = open_coco(path, name, None if images is None else Path(images))
         named = dict(enumerate(classes or found))
     else:
-        what = "is neither a folder, a .csv nor a .json" if path.exists() else "does not exist"
-        raise VitrailError(f"{name} {what}: expected images/ beside masks/, a table path,mask, or COCO's JSON.")
+        raise VitrailError(f"{name} is neither a folder, a .csv nor a .json: expected {EXPECTED['segment']}.")
     looked = []
     for seen in threaded(default_workers() if workers is None else workers, _look, pairs):
         looked.append(seen)

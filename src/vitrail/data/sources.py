@@ -10,7 +10,8 @@ from pathlib import Path
 from vitrail.data import arrays, named, shards, tables
 from vitrail.data.folders import open_folders, open_loose
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
-from vitrail.errors import VitrailError, nearest
+from vitrail.data.there import check_there
+from vitrail.errors import VitrailError
 
 __all__ = ["Item", "Sample", "Source", "TarMember", "open_pictures", "open_source"]
 
@@ -25,6 +26,7 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
     torchvision:CIFAR10, CIFAR10     a data set of torchvision
     hf:org/name                      a data set of the Hugging Face hub, or a folder in one of its formats
     """
+    check_there(data)
     source = _opened(os.fspath(data))
     if len(source) and not source.classes:
         raise VitrailError(f"{source.name} has pictures and no labels, which only `pretrain` can learn from.")
@@ -33,6 +35,7 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
 
 def open_pictures(data: str | Path) -> Source:
     """The same for learning without labels: they are taken where DATA has them, and a folder of pictures is enough."""
+    check_there(data, "pretrain")
     path = Path(data).expanduser()
     loose = open_loose(path, os.fspath(data)) if path.is_dir() and not shards.tars_in(path) else None
     source = loose or _opened(os.fspath(data))
@@ -51,14 +54,7 @@ def _opened(data: str) -> Source:
         return _file(path, data)
     if "{" in data:
         return shards.open_shards(str(path), data)
-    if named.torchvision_name(data):
-        return named.open_torchvision(data)
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    meant = nearest(path.name, beside) or (nearest(data, named.torchvision_names()) if path.name == data else "")
-    raise VitrailError(
-        f"There is no {data}: expected class folders, a .csv or .parquet table, .tar shards, an .npz, "
-        f"or the name of a data set.{meant}"
-    )
+    return named.open_torchvision(data)
 
 
 def _folder(path: Path, data: str) -> Source:

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.samples import SPLIT_WORDS, Sample, Source, in_order, plural, some
+from vitrail.data.there import EXPECTED, check_there
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
 
@@ -117,6 +118,7 @@ def open_faces(
     """The faces of DATA, arranged by the protocol and checked; without `training`, as they are, to be scored."""
     from vitrail.data.spoof_protocol import arrange
 
+    check_there(data, "spoof")
     splits, notes = _read(Path(data).expanduser(), os.fspath(data))
     splits = _with_boxes(splits, boxes, margin, notes)
     if not any(splits.values()):
@@ -145,10 +147,7 @@ def _read(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]:
     if path.is_dir():
         lists = spoof_lists.lists_in(path)
         return spoof_lists.read_lists(path, name, lists) if lists else spoof_folders.read_folders(path, name)
-    what = "is no table of faces" if path.exists() else "is not there"
-    raise VitrailError(
-        f"{name} {what}: --task spoof takes a folder with live/ and attack folders, a .csv table, or a folder of lists."
-    )
+    raise VitrailError(f"{name} is no table of faces: --task spoof takes {EXPECTED['spoof']}.")
 
 
 def _with_boxes(

@@ -15,7 +15,7 @@ from vitrail.data.augment import Augmenter
 from vitrail.data.pictures import fitted
 from vitrail.data.samples import plural
 from vitrail.data.sources import open_pictures
-from vitrail.errors import VitrailError
+from vitrail.data.there import check_there
 from vitrail.explain.tokens import reconstruct
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.tasks.classify import Classify
@@ -59,11 +59,11 @@ def pretrain(data: str | Path | None = None, recipe: PretrainRecipe | None = Non
     """
     recipe = recipe or made(PretrainRecipe, "pretrain", options)
     check_packages(recipe.wandb, recipe.mlflow)
+    if not recipe.resume:
+        check_there(data or "", "pretrain")
     with processes(recipe.device) as group:
         if recipe.resume:
             return resume(data, recipe, group, lambda _: Kind(Pretraining, open_pictures, _pretrain))
-        if not data:
-            raise VitrailError("Name the pictures to learn from: a folder, a table, shards, or a data set.")
         return _pretrain(str(data), recipe, group)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources import open_source
 from vitrail.data.split import divide
+from vitrail.data.there import check_there
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings
 from vitrail.train.distributed import Processes, processes
@@ -44,11 +45,11 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
     """
     recipe = recipe or make_recipe(**options)
     check_packages(recipe.wandb, recipe.mlflow)
+    if not recipe.resume:
+        check_there(data or "", recipe.task)
     with processes(recipe.device) as group:
         if recipe.resume:
             return resume(data, recipe, group, kind_of)
-        if not data:
-            raise VitrailError("Name the data to train on: a folder of class folders, a table, shards, or a data set.")
         return kind_of(to_dict(recipe)).begin(str(data), recipe, group)
 
 
