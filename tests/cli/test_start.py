@@ -1,0 +1,105 @@
+"""How soon the command line answers: help and slips of the fingers never wait for torch, nor for what draws, serves or
+exports."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests import test_cli as cli
+from vitrail.cli import VERBS
+from vitrail.cli.data import inspect as data_inspect
+
+HEAVY = {
+    "torch", "torchvision", "matplotlib", "PIL", "numpy", "safetensors", "huggingface_hub", "datasets", "sklearn",
+    "pyarrow", "onnx", "onnxruntime", "fastapi", "uvicorn", "pycocotools", "triton",
+}  # fmt: skip
+PICTURES = {"PIL", "numpy"}  # what the names of data sets and the endings of pictures stand beside; a tenth of a second
+
+PROGRAM = """
+import sys
+from vitrail.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(*sorted({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def call(*arguments, cwd=None):
+    """What was printed, by which exit code, and the packages that were imported for it."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, cwd=cwd)
+    *said, imported = done.stderr.splitlines()
+    assert "vitrail" in imported.split()
+    return done.stdout + "\n".join(said), done.returncode, HEAVY & {*imported.split()}
+
+
+OPTIONS = {"data inspect" if verb is data_inspect else verb.__name__: names for verb, names in cli.OPTIONS.items()}
+OPTIONS |= {"train": ["data", *cli.TRAIN], "pretrain": ["data", *cli.PRETRAIN], "data": [], "": []}
+POSITIONAL = {"data", "images", "run", "pattern"}
+WORDS = {
+    "": ["{train,pretrain,evaluate,predict,embed,explain,studio,doctor,export,data,models,demo}"],
+    "train": ["{classify,segment,detect,spoof}", "Class folders, a CSV or Parquet table", "Rank of LoRA's matrices."],
+    "pretrain": ["--mask-ratio FLOAT", "(default: 0.75)", "A folder of pictures, with class folders or without"],
+    "data": ["{inspect}", "inspect"],
+}
+
+
+@pytest.mark.parametrize("verb", OPTIONS, ids=lambda verb: verb or "vitrail")
+def test_help_is_whole_and_needs_nothing_heavy(verb):
+    told, code, heavy = call(*verb.split(), "--help")
+    assert code == 0 and not heavy
+    options = [f"--{name.replace('_', '-')}" for name in OPTIONS[verb] if name not in POSITIONAL]
+    assert [words for words in options + WORDS.get(verb, []) if words not in told] == []
+
+
+def test_the_help_of_every_verb_is_looked_at():
+    assert {verb.split()[0] for verb in OPTIONS if verb} == {*VERBS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("trian pets", 'Did you mean "train"?'),
+        ("--modle x", "A command comes first"),
+        ("train pets --epoch 3", "--epochs"),
+        ("pretrain pets --mask-ration 0.5", "--mask-ratio"),
+        ("predict cat.jpg --modle run", "--model STR"),
+        ("train pets --mixup -1", "--mixup must be at least 0"),
+        ("models vit_b61", "No model is named like 'vit_b61'. Did you mean \"vit_b16\"?"),
+    ],
+)
+def test_a_slip_is_answered_without_anything_heavy(arguments, sentence, tmp_path):
+    told, code, heavy = call(*arguments.split(), cwd=tmp_path)
+    assert code == 2 and sentence in told and not heavy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train", "Name the data: class folders"),
+        ("train pest", 'There is no pest: expected class folders, a .csv or .parquet table, .tar shards, an .npz, or '
+                       'the name of a data set. Did you mean "pets"?'),
+        ("train CIFAR11", 'Did you mean "CIFAR10'),
+        ("train pest --task segment", "There is no pest: expected images/ beside masks/"),
+        ("train CIFAR10 --task detect", "There is no CIFAR10: expected COCO's JSON"),
+        ("train pest --task spoof", "There is no pest: expected a folder with live/"),
+        ("pretrain pest", "There is no pest: expected pictures in folders"),
+        ("evaluate pest", 'There is no pest: expected labelled pictures, as the model was trained on. Did you mean '
+                          '"pets"?'),
+        ("doctor vitrail_tiny pest", "There is no pest: expected labelled pictures"),
+        ("data inspect pest", "There is no pest: expected class folders"),
+        ("predict cat.jpg", "There is no picture or folder cat.jpg."),
+        ("embed cat.jpg --out e.npz", "There is no picture or folder cat.jpg."),
+        ("explain cat.jpg", "There is no picture or folder cat.jpg."),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_said_without_torch(arguments, sentence, tmp_path):
+    (tmp_path / "pets").mkdir()
+    told, code, heavy = call(*arguments.split(), cwd=tmp_path)
+    assert code == 2 and sentence in told and heavy <= PICTURES
+
+
+def test_the_catalog_is_listed_without_anything_heavy():
+    told, code, heavy = call("models")
+    assert code == 0 and not heavy and told.count("\n") > 75
