@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.box_augment import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.boxes import open_boxes
-from vitrail.data.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
+from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.masks import open_masks
+from vitrail.data.masks.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
 from vitrail.models import Preprocessing
 from vitrail.models.detect import Detector, Frame
 from vitrail.tasks.detect import Detect, find

@@ -11,8 +11,8 @@ from tests.data.test_shards import shard
 from tests.data.test_sources import fill, write_csv
 from tests.odd_files import encoded, photograph, turned, write_hard_folder, write_odd_files
 from vitrail.cli.data import inspect as data_inspect
-from vitrail.data.contact_sheet import picture
 from vitrail.data.inspect import inspect
+from vitrail.data.inspect.sheet import picture
 from vitrail.data.sources import open_source
 from vitrail.errors import VitrailError
 from vitrail.train.start import start_model
@@ -129,7 +129,7 @@ def varied(folder):
 
 @pytest.mark.parametrize("inspected", [True, False])
 def test_the_sheet_shows_extremes_and_classes(tmp_path, inspected):
-    from vitrail.data.contact_sheet import _choose
+    from vitrail.data.inspect.sheet import _choose
 
     source = varied(tmp_path / "data")
     (tmp_path / "data/a/bad.png").write_bytes(b"bad")

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.train.test_spoof import make_faces
 from vitrail.cli.data import inspect as data_inspect
 from vitrail.data.inspect import inspect
-from vitrail.data.inspect_faces import NAMELESS, SHARED, faces_as_they_are
+from vitrail.data.inspect.faces import NAMELESS, SHARED, faces_as_they_are
 
 
 def test_people_are_counted_and_those_in_two_splits_named(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,9 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
 from vitrail.data.crop import Canvas, image_sizes
-from vitrail.data.joint import (
+from vitrail.data.keyed import uniforms
+from vitrail.data.masks import IGNORE, open_masks, pixels_of
+from vitrail.data.masks.joint import (
     JointAugmenter,
     JointPolicy,
     apart,
@@ -21,8 +23,6 @@ from vitrail.data.joint import (
     paired,
     shrunk_pairs,
 )
-from vitrail.data.keyed import uniforms
-from vitrail.data.masks import IGNORE, open_masks, pixels_of
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 

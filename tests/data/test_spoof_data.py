@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vitrail.data.spoof import Face, open_faces, square, write_faces
-from vitrail.data.spoof_protocol import folds, part_by_subject
+from vitrail.data.spoof.protocol import folds, part_by_subject
 from vitrail.errors import VitrailError
 
 

@@ -44,10 +44,10 @@ def inspect(
         raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
     check_there(data, task)
     _check_writable(out)  # better known now than after an hour of pictures
-    from vitrail.data import contact_sheet  # brings torch, as do the others
-    from vitrail.data import inspect as inspection
+    from vitrail.data import inspect as inspection  # brings torch, as do the others
     from vitrail.data.boxes import open_boxes
-    from vitrail.data.inspect_faces import faces_as_they_are
+    from vitrail.data.inspect import sheet
+    from vitrail.data.inspect.faces import faces_as_they_are
     from vitrail.data.masks import open_masks
     from vitrail.data.sources import open_source
     from vitrail.tasks.data_sheet import data_sheet
@@ -63,7 +63,7 @@ def inspect(
         image_size = image_size or _suited_side(found)
         show(found, image_size)
         if found.seen and task in ("classify", "spoof"):
-            print(f"\nWhat the model will see: {contact_sheet.picture(source, out, image_size, found)}")
+            print(f"\nWhat the model will see: {sheet.picture(source, out, image_size, found)}")
         elif found.seen:
             what = "masks" if task == "segment" else "boxes"
             print(f"\nPictures with their {what}: {data_sheet(source, out)}")

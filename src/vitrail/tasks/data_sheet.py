@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.data.box_samples import Boxed, BoxSource
+from vitrail.data.boxes.samples import Boxed, BoxSource
 from vitrail.data.masks import MaskedSample, MaskSource
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import drawn

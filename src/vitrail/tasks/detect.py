@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.box_augment import BoxBatch
-from vitrail.data.box_samples import Boxed
-from vitrail.data.outlines import to_runs
+from vitrail.data.boxes.augment import BoxBatch
+from vitrail.data.boxes.outlines import to_runs
+from vitrail.data.boxes.samples import Boxed
 from vitrail.data.pictures import Pictures, Unreadable
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.joint import fitted_part
+from vitrail.data.masks.joint import fitted_part
 from vitrail.data.preprocess import fit_image
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.windows import window_labels

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.data.box_samples import Boxed
-from vitrail.data.joint import resized_mask
+from vitrail.data.boxes.samples import Boxed
 from vitrail.data.masks import IGNORE, MaskedSample
+from vitrail.data.masks.joint import resized_mask
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError

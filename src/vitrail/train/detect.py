@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from vitrail.data.box_augment import BoxAugmenter, BoxBatch, BoxPolicy, viewed
-from vitrail.data.box_samples import BoxSource
 from vitrail.data.boxes import open_boxes
-from vitrail.data.inspect_labels import BOX_TROUBLES
+from vitrail.data.boxes.augment import BoxAugmenter, BoxBatch, BoxPolicy, viewed
+from vitrail.data.boxes.samples import BoxSource
+from vitrail.data.inspect.labels import BOX_TROUBLES
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample, some
 from vitrail.data.store import choose

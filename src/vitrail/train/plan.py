@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.data.augment import Policy
-from vitrail.data.spoof_protocol import DEVELOPMENT
+from vitrail.data.spoof.protocol import DEVELOPMENT
 from vitrail.errors import VitrailError
 from vitrail.train.recipe import Recipe
 

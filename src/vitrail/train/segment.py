@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
 from vitrail.data.masks import MaskSource, open_masks, pixels_of
+from vitrail.data.masks.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample
 from vitrail.models import SwinSettings

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.outlines import Outline
+from vitrail.data.boxes.outlines import Outline
 from vitrail.data.samples import SPLIT_WORDS, Sample, Source, in_order, plural, some
 from vitrail.errors import VitrailError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.box_samples import Boxed, BoxSource
+from vitrail.data.boxes.samples import Boxed, BoxSource
 from vitrail.data.masks import MaskSource
 from vitrail.data.samples import Source
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.box_samples import split_word
-from vitrail.data.mask_pairs import IGNORE, Found, opened
-from vitrail.data.outlines import from_runs, rasterise
+from vitrail.data.boxes.outlines import from_runs, rasterise
+from vitrail.data.boxes.samples import split_word
+from vitrail.data.masks.pairs import IGNORE, Found, opened
 from vitrail.errors import VitrailError
 
 # Categories that mean "all the rest". Where there is one, a pixel without any is a gap, to be ignored.

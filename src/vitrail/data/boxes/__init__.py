@@ -7,10 +7,10 @@ listed in its `problems`.
 import os
 from pathlib import Path
 
-from vitrail.data.box_samples import Boxed, BoxSource
-from vitrail.data.boxes_coco import json_files, open_coco
-from vitrail.data.boxes_voc import annotation_folder, open_voc
-from vitrail.data.boxes_yolo import is_yolo, open_yolo
+from vitrail.data.boxes.coco import json_files, open_coco
+from vitrail.data.boxes.samples import Boxed, BoxSource
+from vitrail.data.boxes.voc import annotation_folder, open_voc
+from vitrail.data.boxes.yolo import is_yolo, open_yolo
 from vitrail.data.there import EXPECTED, check_there
 from vitrail.errors import VitrailError
 

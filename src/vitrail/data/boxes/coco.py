@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_split, split_word
-from vitrail.data.outlines import Outline, sound
+from vitrail.data.boxes.outlines import Outline, sound
+from vitrail.data.boxes.samples import BoxSource, Entry, Gathering, Row, folder_split, split_word
 from vitrail.data.samples import SPLITS, plural, some
 from vitrail.errors import VitrailError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_split
+from vitrail.data.boxes.samples import BoxSource, Entry, Gathering, Row, folder_split
 from vitrail.data.samples import PICTURES, SPLIT_WORDS, SPLITS
 from vitrail.errors import VitrailError
 

@@ -116,7 +116,7 @@ def open_faces(
     training: bool = True,
 ) -> Faces:
     """The faces of DATA, arranged by the protocol and checked; without `training`, as they are, to be scored."""
-    from vitrail.data.spoof_protocol import arrange
+    from vitrail.data.spoof.protocol import arrange
 
     check_there(data, "spoof")
     splits, notes = _read(Path(data).expanduser(), os.fspath(data))
@@ -140,13 +140,13 @@ def open_faces(
 
 
 def _read(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]:
-    from vitrail.data import spoof_folders, spoof_lists, spoof_table
+    from vitrail.data.spoof import folders, lists, table
 
     if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
-        return spoof_table.read_table(path, name)
+        return table.read_table(path, name)
     if path.is_dir():
-        lists = spoof_lists.lists_in(path)
-        return spoof_lists.read_lists(path, name, lists) if lists else spoof_folders.read_folders(path, name)
+        found = lists.lists_in(path)
+        return lists.read_lists(path, name, found) if found else folders.read_folders(path, name)
     raise VitrailError(f"{name} is no table of faces: --task spoof takes {EXPECTED['spoof']}.")
 
 
@@ -156,7 +156,7 @@ def _with_boxes(
     """The faces with the boxes of a table beside them, where a face has none of its own."""
     found: dict[str, Box] = {}
     if boxes is not None:
-        from vitrail.data.spoof_table import read_boxes
+        from vitrail.data.spoof.table import read_boxes
 
         found = read_boxes(Path(boxes).expanduser())
 

@@ -62,7 +62,7 @@ class Found:
     name: str
     split: str
     image: Path | None
-    mask: Any | None  # a MaskFile, or one of `coco_masks`
+    mask: Any | None  # a MaskFile, or one of coco.py
 
 
 def opened(path: Path) -> Image.Image:

@@ -8,7 +8,7 @@ import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from vitrail.data.box_samples import BoxSource, Entry, Gathering, Row, folder_split
+from vitrail.data.boxes.samples import BoxSource, Entry, Gathering, Row, folder_split
 from vitrail.data.samples import PICTURES, SPLITS
 from vitrail.errors import VitrailError
 

@@ -2,7 +2,7 @@
 
 images/SPLIT/…/a.jpg beside masks/SPLIT/…/a.png     also SPLIT/images beside SPLIT/masks, or without splits
 pairs.csv                                           path,mask[,split], relative to the table
-panoptic.json, stuff.json                           COCO's, see `coco_masks`
+panoptic.json, stuff.json                           COCO's, see coco.py
 
 A mask is a PNG whose values are class numbers: grey, or the indices of a palette. All masks are read once when a source
 is opened. What can't be learned from is left out, each with its reason: training goes on with the rest.
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.coco_masks import PaintedMask, PanopticMask, open_coco
-from vitrail.data.mask_pairs import IGNORE, Found, MaskFile, find_pairs, picture_size, read_pairs
+from vitrail.data.masks.coco import PaintedMask, PanopticMask, open_coco
+from vitrail.data.masks.pairs import IGNORE, Found, MaskFile, find_pairs, picture_size, read_pairs
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source, checked, in_order, plural, some
 from vitrail.data.there import EXPECTED, check_there

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.box_samples import Boxed
+from vitrail.data.boxes.outlines import rasterise
+from vitrail.data.boxes.samples import Boxed
 from vitrail.data.crop import Canvas, image_sizes
 from vitrail.data.keyed import uniforms
-from vitrail.data.outlines import rasterise
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample
 from vitrail.data.store import DiskStore, MemoryStore, Store, cache_folder, choose
