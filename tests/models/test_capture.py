@@ -84,7 +84,7 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: 
 @pytest.mark.parametrize("name", ["relative", "rotary", "swin_v1_timm"])
 def test_under_autocast_a_map_is_the_exact_softmax_of_the_half_precision_queries(name, device, monkeypatch):
     model, x = model_of(name).to(device), image(2, 3, 18, 29, dtype=torch.float32).to(device)
-    monkeypatch.setattr(attention_module, "suits", lambda q, v: False)  # PyTorch's kernel is the one that is heard
+    monkeypatch.setattr(attention_module, "suits", lambda qkv: False)  # PyTorch's kernel is the one that is heard
     seen = []
     original = torch.nn.functional.scaled_dot_product_attention
 

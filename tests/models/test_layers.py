@@ -23,19 +23,20 @@ from vitrail.models.layers import (
 @pytest.mark.parametrize("patch_size", [(4, 4), (3, 5), (8, 2)])
 @pytest.mark.parametrize("size", [(24, 40), (25, 37)])
 def test_linear_and_convolutional_patch_embedding_are_the_same_map(channels, patch_size, size):
-    conv = PatchEmbed(channels, 16, patch_size, "conv")
+    conv = PatchEmbed(channels, 16, patch_size, "conv").double()
     nn.init.normal_(conv.weight, std=0.02)
     nn.init.normal_(conv.bias)
-    linear = PatchEmbed(channels, 16, patch_size, "linear")
+    linear = PatchEmbed(channels, 16, patch_size, "linear").double()
     linear.load_state_dict(conv.state_dict())
 
-    x = image(2, channels, *size, dtype=torch.float32)
+    x = image(2, channels, *size)
     a, b = conv(x), linear(x)
     assert a.shape == b.shape == (2, math.ceil(size[0] / patch_size[0]), math.ceil(size[1] / patch_size[1]), 16)
     assert a.std() > 0.1
-    assert (a - b).abs().max() <= 1e-6
+    assert (a - b).abs().max() <= 1e-12
 
-    last = torch.zeros(2, channels, *patch_size)  # the corner patch, cut by hand and zero-padded right and bottom
+    # The corner patch, cut by hand and zero-padded right and bottom.
+    last = torch.zeros(2, channels, *patch_size, dtype=x.dtype)
     corner = x[:, :, (a.shape[1] - 1) * patch_size[0] :, (a.shape[2] - 1) * patch_size[1] :]
     last[:, :, : corner.shape[2], : corner.shape[3]] = corner
     by_hand = last.flatten(1) @ conv.weight.flatten(1).T + conv.bias

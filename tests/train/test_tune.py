@@ -192,7 +192,7 @@ def test_the_plan_of_cheap_tuning_differs_where_it_should():
     assert cheap.epochs == full.epochs and why["layer_decay"] == "what is added is new in every layer"
     assert fine_tuning_rate(0.9, 64) == (3e-4, "frozen features reach 90.0%")
     lr, reason = fine_tuning_rate(0.9, 64, "prompt")
-    assert lr == pytest.approx(9e-3) and reason == "frozen features reach 90.0%, × 30 for prompt"
+    assert lr == pytest.approx(3e-3) and reason == "frozen features reach 90.0%, × 10 for prompt"
     masked, _ = fill(Recipe(tune="adapter"), Facts(3_000, 37, pretrained=True, side=224, masked=True))
     assert masked.epochs == full.epochs and masked.lr is None
 

@@ -125,8 +125,9 @@ def test_hybrid_gives_the_logits_that_timm_gives_from_the_same_file(tmp_path):
     peer.load_pretrained(tmp_path / "R26_S_32.npz")
     model = model_from(read_checkpoint(tmp_path / "R26_S_32.npz", heads=HEADS))
     assert (model.settings.stem, model.settings.image_size) == ((2, 2, 2, 2), (64, 64))
-    difference = (output(model, pictures(64, 64)) - output(peer, pictures(64, 64))).abs().max()
-    assert difference < 1e-5 * output(peer, pictures(64, 64)).abs().max()
+    x = pictures(64, 64).double()  # in single precision the two orders of adding up differ more on some processors
+    expected = output(peer.double(), x)
+    assert (output(model.double(), x) - expected).abs().max() < 1e-7 * expected.abs().max()
 
 
 def bilinear_between_corners(table: np.ndarray, height: int, width: int) -> np.ndarray:
