@@ -19,7 +19,7 @@ from tests.train.dense_data import make_boxes
 from vitrail import VitrailError, create_model, evaluate, load
 from vitrail.cli.export import export as export_verb
 from vitrail.cli.predict import predict
-from vitrail.data.outlines import from_runs
+from vitrail.data.boxes.outlines import from_runs
 from vitrail.export import export
 from vitrail.export.detect import Boxes, apart
 from vitrail.models.detect import Detector
