@@ -12,7 +12,6 @@ import vitrail
 from tests.parity.peers import shake
 from vitrail.export import export, onnx
 from vitrail.models import Preprocessing
-from vitrail.models.position import resize_by_products
 from vitrail.weights.onnx import OnnxModel
 
 LABELS = ["ant", "bee", "猫"]
@@ -139,7 +138,7 @@ def test_without_features_in_the_file_embedding_is_refused_and_predicting_works(
 def test_resizing_by_products_is_the_antialiased_bicubic_of_torch(old, new):
     table = noise(1, 6, *old).double()
     expected = F.interpolate(table, size=new, mode="bicubic", antialias=True)
-    torch.testing.assert_close(resize_by_products(table, list(new)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(onnx.resize_by_products(table, list(new)), expected, rtol=0, atol=1e-5)
 
 
 def test_a_file_that_computes_something_else_is_not_kept(exported, tmp_path, monkeypatch):

@@ -26,11 +26,7 @@ from vitrail.models.detect import Detector
 from vitrail.predict import Predictor
 from vitrail.weights.onnx import OnnxModel
 
-HEADS = [
-    "faster_rcnn",
-    pytest.param("retinanet", marks=pytest.mark.slow),
-    pytest.param("mask_rcnn", marks=pytest.mark.slow),
-]
+HEADS = ["faster_rcnn", "retinanet", "mask_rcnn"]
 LABELS = ["square", "disc"]
 VIT = {"width": 16, "depth": 1, "heads": 2, "num_classes": 0, "image_size": 32}
 SWIN = {"width": 8, "depths": (2, 1, 1, 2), "heads": (1, 1, 2, 2), "num_classes": 0, "image_size": 64, "window": 3}

@@ -70,7 +70,8 @@ def match(ours: Found, theirs: Found) -> tuple[int, int, float, float]:
     score = (ours["scores"][:, None] - theirs["scores"]).abs()
     corner = (ours["boxes"][:, None] - theirs["boxes"]).abs().amax(dim=-1)
     like = (score <= LIMIT) & (corner <= CORNER) & (ours["labels"][:, None] == theirs["labels"])
-    nearest = corner.masked_fill(~like, float("inf")).argmin(dim=1)
+    # By both: an empty box at the edge may have the corners of another.
+    nearest = (score / LIMIT + corner / CORNER).masked_fill(~like, float("inf")).argmin(dim=1)
     row = torch.arange(len(nearest))
     same = like[row, nearest]
     if "masks" in ours:

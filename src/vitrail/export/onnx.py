@@ -9,14 +9,16 @@ picture of any height and width, and has `boxes` [n, 4], `scores` [n], `labels` 
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
@@ -68,9 +70,10 @@ def _asked(model: Any, size: tuple[int, int]) -> tuple[Any, Tensor, dict[int, Di
 def _program(both: Any, x: Tensor, sizes: dict[int, Dim]) -> Any:
     # On its way through the layers a size grows into terms of which the exporter can't prove what is plain to see, such
     # as that a map is not smaller than one row of it. It may note these things and need not refuse them.
-    exported = torch.export.export(
-        both, (x,), dynamic_shapes=(sizes,), prefer_deferred_runtime_asserts_over_guards=True
-    )
+    with ByProducts():
+        exported = torch.export.export(
+            both, (x,), dynamic_shapes=(sizes,), prefer_deferred_runtime_asserts_over_guards=True
+        )
     return torch.onnx.export(
         exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=list(both.names), verbose=False
     )
@@ -120,6 +123,38 @@ def one_size(model: nn.Module) -> bool:
     """Swin's windows and masks are cut for one size; of torchvision's networks most can't be exported for any; and a
     segmenter pools its maps to a few cells, which ONNX does for a known size only."""
     return isinstance(model, SwinTransformer | ConvNet | Segmenter)
+
+
+class ByProducts(TorchFunctionMode):
+    """While a model is traced, its tables of positions are resized by `resize_by_products`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.interpolate and kwargs.get("antialias"):
+            return resize_by_products(args[0], kwargs["size"])
+        return func(*args, **kwargs)
+
+
+def resize_by_products(table: Tensor, size: Sequence[int]) -> Tensor:
+    """Bicubic resizing with antialiasing, [1, D, h0, w0] -> [1, D, h, w], as two matrix products.
+
+    ONNX has an operator for it that runtimes disagree about: onnxruntime on a GPU has another kernel than on a CPU, and
+    OpenVINO leaves the antialiasing out. Products are the same to all.
+    """
+    down, across = (_cubic_weights(table, new, old) for new, old in zip(size, table.shape[-2:], strict=True))
+    return down @ table @ across.transpose(0, 1)
+
+
+def _cubic_weights(like: Tensor, new: Any, old: Any) -> Tensor:
+    """How much each of the old places gives to each of the new: [new, old], rows that sum to 1."""
+    step = old / torch.scalar_tensor(new, dtype=torch.float32)  # places of the old grid per place of the new
+    centre = (torch.arange(new, dtype=torch.float32)[:, None] + 0.5) * step
+    distance = (torch.arange(old, dtype=torch.float32) + 0.5 - centre).abs() / step.clamp(min=1)
+    # The cubic kernel with a = -1/2, as in Pillow and in PyTorch's antialiased modes.
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+    return (weights / weights.sum(dim=1, keepdim=True)).to(like.dtype)
 
 
 def _name_sizes(model: Any, first: str) -> None:

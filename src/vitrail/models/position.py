@@ -37,34 +37,8 @@ def resize_grid(table: Tensor, grid: Sequence[int], rule: str) -> Tensor:
         # PyTorch's antialiased kernel fills a single column with its first value; a single row it does right.
         return resize_grid(table.transpose(0, 1), (1, grid[0]), rule).transpose(0, 1)
     image = table.float().permute(2, 0, 1)[None]  # 1 D h0 w0
-    if torch.compiler.is_exporting() and "antialias" in RULES[rule]:
-        image = resize_by_products(image, grid)
-    else:
-        image = F.interpolate(image, size=tuple(grid), **RULES[rule])
+    image = F.interpolate(image, size=tuple(grid), **RULES[rule])
     return image[0].permute(1, 2, 0).to(table.dtype)
-
-
-def resize_by_products(table: Tensor, size: Sequence[int]) -> Tensor:
-    """Bicubic resizing with antialiasing, [1, D, h0, w0] -> [1, D, h, w], as two matrix products.
-
-    ONNX has an operator for it that runtimes disagree about: onnxruntime on a GPU has another kernel than on a CPU, and
-    OpenVINO leaves the antialiasing out. Products are the same to all.
-    """
-    down, across = (_cubic_weights(table, new, old) for new, old in zip(size, table.shape[-2:], strict=True))
-    return down @ table @ across.transpose(0, 1)
-
-
-def _cubic_weights(like: Tensor, new: int, old: int) -> Tensor:
-    """How much each of the old places gives to each of the new: [new, old], rows that sum to 1."""
-    # How many places of the old grid there are to one of the new.
-    step = old / torch.scalar_tensor(new, dtype=torch.float32, device=like.device)
-    centre = (torch.arange(new, device=like.device)[:, None] + 0.5) * step
-    distance = (torch.arange(old, device=like.device) + 0.5 - centre).abs() / step.clamp(min=1)
-    # The cubic kernel with a = -1/2, as in Pillow and in PyTorch's antialiased modes.
-    near = (1.5 * distance - 2.5) * distance * distance + 1
-    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
-    return (weights / weights.sum(dim=1, keepdim=True)).to(like.dtype)
 
 
 class Position(nn.Module):
