@@ -21,7 +21,7 @@ def test_a_row_is_what_is_counted(name):
 
 @pytest.mark.slow
 def test_the_rows_of_torchvision_are_what_is_counted():
-    names = list_models("tv:*")
+    names = list_models("tv:*")[::5]  # all of them take half a minute
     assert [written()[name] for name in names] == [counted(name) for name in names], AGAIN
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from vitrail.models.detect import Detector
 from vitrail.predict import Predictor
 from vitrail.weights.onnx import OnnxModel
 
+LONG = pytest.mark.skipif("VITRAIL_LONG" not in os.environ, reason="takes minutes: set VITRAIL_LONG=1")
 HEADS = ["faster_rcnn", "retinanet", "mask_rcnn"]
 LABELS = ["square", "disc"]
 VIT = {"width": 16, "depth": 1, "heads": 2, "num_classes": 0, "image_size": 32}
@@ -181,7 +183,9 @@ def test_what_a_file_has_not_and_other_formats_are_refused(shipped: Callable[[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("head", "pyramid"), [("faster_rcnn", "adapter"), ("retinanet", "own")])
+@pytest.mark.parametrize(
+    ("head", "pyramid"), [("faster_rcnn", "adapter"), pytest.param("retinanet", "own", marks=LONG)]
+)
 def test_every_pyramid_is_exported_for_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], head: str, pyramid: str
 ) -> None:
