@@ -46,13 +46,13 @@ def test_deit_tiny_reaches_its_accuracy_on_real_images_and_agrees_with_timm(real
     assert len(files) == 1000
 
     found = torch.tensor([best.index for best, *_ in predictor.predict(files, top=1)])
+    assert 700 <= int((found == truth).sum()) <= 704  # of 1000: 70.2 % ± 0.2
     theirs = []
     with torch.inference_mode():
-        for start in range(0, 1000, 50):
-            batch = torch.stack([transform(Image.open(f).convert("RGB")) for f in files[start : start + 50]])
+        for start in range(0, 1000, 200):  # a quarter of them, of all classes alike
+            batch = torch.stack([transform(Image.open(f).convert("RGB")) for f in files[start : start + 200 : 4]])
             theirs.append(peer(batch).argmax(dim=1))
-    assert 700 <= int((found == truth).sum()) <= 704  # of 1000: 70.2 % ± 0.2
-    assert int((found == torch.cat(theirs)).sum()) >= 990
+    assert int((found[::4] == torch.cat(theirs)).sum()) >= 248  # of 250
 
 
 def test_every_kind_of_input_gives_the_same_prediction(predictor, photo, tmp_path):

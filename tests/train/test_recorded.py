@@ -1,5 +1,7 @@
 """A step as one CUDA graph trains the same weights as the steps by themselves."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,24 @@ def test_the_step_of_every_family_can_be_recorded(name, pictures, tmp_path, caps
     assert "kernel by kernel" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["head", "adapter", "lora", "prompt", "bias"])
+def test_the_step_of_every_way_to_tune_can_be_recorded(kind, pictures, tmp_path, capsys):
+    options = small_options(model="vit_nano4", epochs=1, batch_size=32, device="cuda")
+    base = vitrail.train(pictures, **options, out=tmp_path / "base")
+    vitrail.train(pictures, **options | {"weights": base, "tune": kind}, out=tmp_path / "run")
+    assert "kernel by kernel" not in capsys.readouterr().out
+
+
+def test_the_step_with_muon_can_be_recorded_and_learns_as_without(pictures, tmp_path, monkeypatch, capsys):
+    options = small_options(model="vit_nano4", epochs=2, batch_size=64, optimizer="muon", weights="none", device="cuda")
+    whole = vitrail.train(pictures, **options, out=tmp_path / "recorded")
+    assert "kernel by kernel" not in capsys.readouterr().out
+    monkeypatch.setattr(loop, "Recorded", lambda *_: None)
+    plain = vitrail.train(pictures, **options, out=tmp_path / "plain")
+    losses = [[row["train_loss"] for row in rows(run.folder)] for run in (whole, plain)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
+
+
 @pytest.mark.parametrize("head", ["linear", "fcn", "upernet"])
 def test_the_step_of_a_segmenter_can_be_recorded(head, tmp_path, capsys):
     """But for the linear one they stand on a ViT-Adapter, whose attention depends on the sizes of its maps."""
@@ -110,6 +130,7 @@ def test_the_memory_of_a_recorded_step_is_given_back(pictures, tmp_path):
     kept = []
     for number in range(3):
         vitrail.train(pictures, **options, out=tmp_path / f"run{number}")
+        gc.collect()  # a loop and its recorded step hold each other
         torch.cuda.empty_cache()
         kept.append(torch.cuda.memory_reserved())
     assert kept[2] <= kept[0]

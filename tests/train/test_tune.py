@@ -1,5 +1,6 @@
 """`--tune adapter | lora | prompt | bias | head`: real runs on small pictures."""
 
+import gc
 import json
 import signal
 from pathlib import Path
@@ -165,6 +166,21 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(data, base, 
         vitrail.train(data, **options(base, tmp_path / "run", **more))
     assert words in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_plan_measures_leaves_no_graph_behind():
+    """It would be in the way of a recorded step. A weight's node lives as long as a graph that leads to it."""
+    model = create_model("vit_nano4", num_classes=4)
+    gc.collect()
+    gc.disable()
+    try:
+        cost_of(model, "full", 8, torch.float32)
+        nodes = [lambda p=p: p.view_as(p).grad_fn.next_functions[0][0].metadata for p in model.parameters()]
+        for node in nodes:
+            node()["seen"] = True
+        assert not any("seen" in node() for node in nodes)
+    finally:
+        gc.enable()
 
 
 def test_the_costs_are_those_of_the_arithmetic():

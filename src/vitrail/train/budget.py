@@ -80,16 +80,19 @@ def _counted(model: nn.Module) -> Iterator[list[int]]:
 
 @contextmanager
 def _saved(known: set[int]) -> Iterator[dict[int, int]]:
-    """The bytes of what waits for the backward, by where it lies; weights lie there anyway."""
+    """The bytes of what waits for the backward, by where it lies; weights lie there anyway. Kept is the memory, not the
+    tensors: a layer that is given back its own output would hold the graph for good, and a graph that lives on another
+    stream is in the way of a recorded step."""
     kept: dict[int, int] = {}
+    held = []
 
-    def pack(tensor: Tensor) -> Tensor:
+    def pack(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+            held.append(storage)
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda _: None):
         yield kept
 
 

@@ -75,7 +75,7 @@ class DenseWork(Work):
         recipe = self.recipe
         return Settings(
             epochs=self.epochs, batch_size=recipe.batch_size or 8, lr=recipe.lr or 0.0,
-            weight_decay=recipe.weight_decay or 0.0, warmup=recipe.warmup or 0.0,
+            optimizer=recipe.optimizer, weight_decay=recipe.weight_decay or 0.0, warmup=recipe.warmup or 0.0,
             layer_decay=1.0 if recipe.layer_decay is None else recipe.layer_decay, ema=recipe.ema or 0.0,
             clip=recipe.clip, seed=recipe.seed, micro_batch=recipe.micro_batch, compile=self.compiles, dtype=self.dtype,
         )  # fmt: skip

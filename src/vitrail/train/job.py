@@ -248,10 +248,10 @@ class Job(Work):
         recipe = self.recipe
         return Settings(
             epochs=self.epochs, batch_size=recipe.batch_size or 64, lr=recipe.lr or 0.0,
-            weight_decay=recipe.weight_decay or 0.0, warmup=recipe.warmup or 0.0, mixup=recipe.mixup or 0.0,
-            layer_decay=1.0 if recipe.layer_decay is None else recipe.layer_decay, cutmix=recipe.cutmix or 0.0,
-            ema=recipe.ema or 0.0, clip=recipe.clip, seed=recipe.seed, micro_batch=recipe.micro_batch,
-            compile=self.compiles, dtype=self.dtype,
+            optimizer=recipe.optimizer, weight_decay=recipe.weight_decay or 0.0, warmup=recipe.warmup or 0.0,
+            layer_decay=1.0 if recipe.layer_decay is None else recipe.layer_decay, mixup=recipe.mixup or 0.0,
+            cutmix=recipe.cutmix or 0.0, ema=recipe.ema or 0.0, clip=recipe.clip, seed=recipe.seed,
+            micro_batch=recipe.micro_batch, compile=self.compiles, dtype=self.dtype,
         )  # fmt: skip
 
     def augmenter(self) -> Augmenter:

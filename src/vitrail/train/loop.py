@@ -28,7 +28,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.late import Late
 from vitrail.train.leave import Interrupted, Leave, Stopped
-from vitrail.train.optimizer import RunningAverage, parameter_groups, rate_factor, set_rates, statistics
+from vitrail.train.optimizer import RunningAverage, make_optimizer, rate_factor, set_rates, statistics
 from vitrail.train.precision import autocast
 from vitrail.train.recorded import Recorded
 from vitrail.train.state import save_state, seed_step
@@ -51,6 +51,7 @@ class Settings:
     cutmix: float = 0.0
     ema: float = 0.0
     clip: float = 0.0
+    optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     seed: int = 0
     micro_batch: int | None = None  # None: all of a process's share of a batch at once
@@ -92,8 +93,8 @@ class Trainer:
         self.model, self.task, self.train, self.augmenter, self.settings = model, task, train, augmenter, settings
         self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
         self.device, self.validated = processes.device, validated
-        groups = parameter_groups(model, settings.lr, settings.weight_decay, settings.layer_decay)
-        self.optimizer: Any = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        rates = settings.lr, settings.weight_decay, settings.layer_decay
+        self.optimizer = make_optimizer(model, settings.optimizer, *rates, settings.betas)
         alike = self.device.type == "cuda" and processes.count == 1 and not settings.varied
         self.recorded = Recorded(self._update, self.optimizer.zero_grad, note) if alike else None
         self._suit_groups()

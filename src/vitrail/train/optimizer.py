@@ -1,4 +1,4 @@
-"""AdamW's parameter groups, the learning rate at each step, and the running average of the weights."""
+"""The optimizer and its parameter groups, the learning rate at each step, the running average of the weights."""
 
 import math
 from collections import defaultdict
@@ -7,28 +7,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.errors import VitrailError
+from vitrail.train.muon import Muon
+
+
+def make_optimizer(
+    model: nn.Module, kind: str, lr: float, weight_decay: float, layer_decay: float, betas: tuple[float, float]
+) -> Any:
+    groups = parameter_groups(model, lr, weight_decay, layer_decay, apart=kind == "muon")
+    if kind == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
+    if not any(group["parts"] for group in groups):
+        raise VitrailError(
+            "--optimizer muon is for the matrices in a transformer's blocks, and none of them is to learn."
+        )
+    return Muon(groups, lr=lr, betas=betas, fused=True)
+
 
 def parameter_groups(
-    model: nn.Module, lr: float, weight_decay: float, layer_decay: float = 1.0
+    model: nn.Module, lr: float, weight_decay: float, layer_decay: float = 1.0, apart: bool = False
 ) -> list[dict[str, Any]]:
     """One group for each (rate, decayed or not), of what is trainable: a few large ones, where one kernel updates all.
+    With `apart` hidden matrices are groups of their own, with the `parts` that Muon asks for.
 
     A parameter of block l of L (1 … L) learns at lr · layer_decay^(L − l); what comes before the blocks as a block 0
     would, what comes after them at lr. Matrices decay; vectors, tokens and position tables do not.
     """
     depths, last = depths_of(model)
-    groups: dict[tuple[float, bool], list[Tensor]] = defaultdict(list)
+    groups: dict[tuple[float, bool, bool], dict[str, Tensor]] = defaultdict(dict)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[layer_decay ** (last - depths[name]), decays(name, parameter)].append(parameter)
+            key = layer_decay ** (last - depths[name]), decays(name, parameter), apart and hidden(name, parameter)
+            groups[key][name] = parameter
     return [
         {
-            "params": parameters,
+            "params": [*parameters.values()],
+            "parts": [3 if "qkv" in name else 1 for name in parameters] if inside else None,
             "weight_decay": weight_decay if decayed else 0.0,
             "scale": scale,  # relative to lr, for the schedule
             "lr": lr * scale,
         }
-        for (scale, decayed), parameters in sorted(groups.items(), key=lambda item: item[0])
+        for (scale, decayed, inside), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 
@@ -56,6 +75,13 @@ def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
 def decays(name: str, parameter: Tensor) -> bool:
     tables = ("position", "token", "registers", "bias.table", "query", "logit_scale", "prompts")
     return parameter.ndim > 1 and not any(part in name for part in tables) and not name.endswith(".level")
+
+
+def hidden(name: str, parameter: Tensor) -> bool:
+    """A matrix, or a convolution over several channels, that has layers before and after it."""
+    inner = any(part in f".{name}" for part in (".blocks.", ".stages.", ".stem.convs."))
+    matrix = parameter.ndim == 2 or (parameter.ndim == 4 and parameter.shape[1] > 1)
+    return inner and matrix and decays(name, parameter)
 
 
 def rate_factor(step: int, steps: int, warmup: int, last: float = 0.01) -> float:

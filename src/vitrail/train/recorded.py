@@ -23,18 +23,19 @@ class Recorded:
     ):
         self.update, self.forget, self.note, self.calls, self.fails = update, forget, note, 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.memory: tuple[Tensor, ...] = ()  # of what the graph reads and writes: pixels, targets, result
         self.stream = torch.cuda.Stream()
 
     def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
         self.calls += 1
         if self.graph is None and self.calls > WARM_UP and not self.fails:
             self._record(pixels, targets)
-        if self.graph is None or pixels.shape != self.pixels.shape:
+        if self.graph is None or pixels.shape != self.memory[0].shape:
             return self._aside(pixels, targets)
-        self.pixels.copy_(pixels)
-        self.targets.copy_(targets)
+        for place, value in zip(self.memory, (pixels, targets), strict=False):
+            place.copy_(value)
         self.graph.replay()
-        return self.result
+        return self.memory[2]
 
     def _aside(self, pixels: Tensor, targets: Tensor) -> Tensor:
         """On the stream that will be recorded: the gradients' memory belongs to the stream that asked for it first."""
@@ -46,12 +47,12 @@ class Recorded:
         return result
 
     def _record(self, pixels: Tensor, targets: Tensor) -> None:
-        self.pixels, self.targets = torch.empty_like(pixels), torch.empty_like(targets)
+        places = torch.empty_like(pixels), torch.empty_like(targets)
         graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state()
         try:
             # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                self.result = self.update(self.pixels, self.targets)
+                result = self.update(*places)
         except RuntimeError as error:
             self.fails = True
             self.forget()
@@ -59,11 +60,11 @@ class Recorded:
             reason = str(error).strip().splitlines()[0]
             self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason}")
         else:
-            self.graph = graph
+            self.graph, self.memory = graph, (*places, result)
 
     def close(self) -> None:
         """Gives back the memory of the graph, which is kept apart from all other until it goes."""
-        self.graph = None
+        self.graph, self.memory = None, ()
         self.forget()
         torch.cuda.empty_cache()
 
