@@ -181,9 +181,9 @@ def roll(x: Tensor, shift: Grid) -> Tensor:
     """[B, h, w, D], its rows and columns moved on by `shift`, the last ones to the front."""
     if not open_size(shift):
         return torch.roll(x, shift, dims=(1, 2))
-    for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):  # ONNX rolls by known numbers only
-        first = (size - by) % size
-        x = torch.cat([x.narrow(dim, first, size - first), x.narrow(dim, 0, first)], dim=dim)
+    # ONNX rolls by known numbers only; and cut in two, a part of one row would be taken to be always one.
+    for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):
+        x = x.index_select(dim, (torch.arange(size, device=x.device) - by) % size)
     return x
 
 
