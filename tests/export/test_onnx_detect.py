@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import tyro
 from PIL import Image
+from torch.export import Dim
 
 from tests.parity.peers import shake
 from tests.train.dense_data import make_boxes
@@ -23,6 +25,8 @@ from vitrail.cli.predict import predict
 from vitrail.data.boxes.outlines import from_runs
 from vitrail.export import export
 from vitrail.export.detect import Boxes, apart
+from vitrail.export.onnx import OPSET, quiet
+from vitrail.models.deformable import DeformableAttention, centres
 from vitrail.models.detect import Detector
 from vitrail.predict import Predictor
 from vitrail.weights.onnx import OnnxModel
@@ -203,6 +207,42 @@ def test_every_pyramid_is_exported_for_any_size(
     run, file = load("model.safetensors", device="cpu"), load("small.onnx", device="cpu")
     for size in SIZES:
         assert_same(file.detect(picture(*size), 0.0), run.detect(picture(*size), 0.0))
+
+
+class Looking(torch.nn.Module):
+    """Deformable attention of a map to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = DeformableAttention(8, heads=2, levels=1, points=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # B h w D
+        grid = (x.shape[1], x.shape[2])
+        tokens, places = x.flatten(1, 2), centres(grid, (1, 1), grid, x.device)[:, None]
+        return self.layer(tokens, places, tokens, [grid])
+
+
+@pytest.mark.parametrize("pyramid", ["adapter", "own"])
+def test_what_a_pyramid_is_made_of_takes_any_size_by_itself(tmp_path: Path, pyramid: str) -> None:
+    """In seconds; whole pyramids take minutes."""
+    import onnxruntime
+
+    part: Any = Looking() if pyramid == "adapter" else BODIES[pyramid]()
+    model = shake(part if pyramid == "adapter" else part.blocks[1])  # one that shifts its windows
+    sizes = {1: Dim("height", min=4), 2: Dim("width", min=4)}
+    with torch.no_grad(), quiet():
+        traced = torch.export.export(
+            model, (torch.randn(1, 37, 41, 8),), dynamic_shapes=(sizes,),
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )  # fmt: skip
+        torch.onnx.export(traced, dynamo=True, opset_version=OPSET, input_names=["x"], verbose=False).save(
+            str(tmp_path / "part.onnx")
+        )
+    session = onnxruntime.InferenceSession(str(tmp_path / "part.onnx"))
+    for size in ((37, 41), (6, 19), (3, 12), (2, 1)):  # Swin's window is 3
+        x = torch.randn(1, *size, 8)
+        (found,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("pyramid", BODIES)

@@ -6,7 +6,6 @@ from torch.export import Dim
 
 from tests.models.restatements import image, randomised
 from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture
-from vitrail.models.deformable import DeformableAttention, centres
 from vitrail.models.position import KINDS, RULES
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
@@ -170,30 +169,3 @@ def test_an_exported_mae_takes_any_batch():
     shapes = {"x": {0: batch}, "noise": {0: batch}}
     exported = torch.export.export(model, (x,), {"noise": noise}, dynamic_shapes=shapes).module()
     assert_same(exported, model, image(3, 3, 16, 16, dtype=torch.float32), noise=torch.rand(3, 16))
-
-
-class Looking(torch.nn.Module):
-    """Deformable attention of a map to itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = DeformableAttention(8, heads=2, levels=1, points=2)
-
-    def forward(self, x):  # B h w D
-        grid = (x.shape[1], x.shape[2])
-        tokens, places = x.flatten(1, 2), centres(grid, (1, 1), grid, x.device)[:, None]
-        return self.layer(tokens, places, tokens, [grid])
-
-
-@pytest.mark.parametrize("padding", ["timm", "torchvision", None])
-def test_what_a_pyramid_is_made_of_keeps_its_sizes_open(padding):
-    """Alone; whole pyramids, which take minutes, are in test_onnx_detect."""
-    part = Looking() if padding is None else swin(depths=(2,), heads=(2,), padding=padding).blocks[1]
-    model = randomised(part).float()
-    sizes = {1: Dim("height", min=4, max=512), 2: Dim("width", min=4, max=512)}
-    x = image(1, 37, 41, 8, dtype=torch.float32)
-    exported = torch.export.export(
-        model, (x,), dynamic_shapes=(sizes,), prefer_deferred_runtime_asserts_over_guards=True
-    ).module()
-    for size in ((37, 41), (5, 19), (16, 4)):
-        assert_same(exported, model, image(1, *size, 8, dtype=torch.float32))

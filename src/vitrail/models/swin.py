@@ -183,7 +183,9 @@ def roll(x: Tensor, shift: Grid) -> Tensor:
         return torch.roll(x, shift, dims=(1, 2))
     # ONNX rolls by known numbers only; and cut in two, a part of one row would be taken to be always one.
     for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):
-        x = x.index_select(dim, (torch.arange(size, device=x.device) - by) % size)
+        place = torch.arange(size, device=x.device) - by
+        place = torch.where(place < 0, place + size, place)
+        x = x.index_select(dim, torch.where(place < size, place, place - size))
     return x
 
 
