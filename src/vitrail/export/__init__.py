@@ -59,7 +59,8 @@ def export(
     """Writes a model for other programs: `to` is onnx, timm, hf (transformers) or torchvision; all in fp32.
 
     The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same pictures as the
-    model; if the logits differ by more than 1e-3, nothing is kept. `out` defaults to a name beside the model's own.
+    model; if the logits differ by more than 1e-3, or if one in fifty of a detector's boxes is another, nothing is kept.
+    `out` defaults to a name beside the model's own.
 
     ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one picture at
     a time, of any height and width. Labels, preprocessing and what the run said of itself travel in it, so that
