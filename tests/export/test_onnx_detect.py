@@ -245,8 +245,7 @@ def test_what_a_pyramid_is_made_of_takes_any_size_by_itself(tmp_path: Path, pyra
         torch.testing.assert_close(torch.from_numpy(found), model(x).detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pyramid", BODIES)
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("head", "pyramid"), zip(HEADS, BODIES, strict=True))
 def test_the_rules_between_the_parts_are_torchvisions(head: str, pyramid: str) -> None:
     """Without an exporter: to the bit, also where so much is found that torchvision takes each class by itself."""
     model = small(head, pyramid, score_threshold=0.0, proposals=1000, detections=300)
