@@ -71,7 +71,10 @@ def _load_onnx(
         model = OnnxModel(path, device)
     except RuntimeError as error:  # a device that torch does not know
         raise VitrailError(f"The device {device!r} can't be used: {str(error).splitlines()[0]}") from None
-    pre = _changed(model.preprocessing, image_size, fit)
+    if isinstance(model.settings, DetectorSettings):
+        pre = _looking(model, model.preprocessing, image_size, fit)
+    else:
+        pre = _changed(model.preprocessing, image_size, fit)
     if model.fixed_size not in (None, pre.size) or (model.fixed_size and pre.fit == "native"):
         size = "×".join(map(str, model.fixed_size or ()))
         raise VitrailError(f"{path} takes images of {size} only; export the run again with --image-size.")

@@ -1,4 +1,4 @@
-"""Segmenters as ONNX: what onnxruntime says of every pixel; detectors, which no graph can hold, are refused."""
+"""Segmenters as ONNX: what onnxruntime says of every pixel."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.dense_models import BACKBONE, detector
+from tests.dense_models import BACKBONE
 from vitrail import VitrailError, create_model, load
 from vitrail.export import export
 from vitrail.models.segment import Segmenter
@@ -55,8 +55,6 @@ def test_a_run_that_takes_pictures_as_they_are_is_exported_for_one_size(tmp_path
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(VitrailError, match=r"detector can't be written as an ONNX graph.*vitrail predict"):
-        export(detector("retinanet"), "onnx", tmp_path / "model.onnx")
     for to in ("timm", "torchvision", "hf"):
         out = tmp_path / ("folder" if to == "hf" else "model.pth")
         with pytest.raises(VitrailError, match=r"this linear on its backbone: keep it as a bundle .*export it to ONNX"):

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail import VitrailError
-from vitrail.models.deformable import DeformableAttention, centres, sample_levels
+from vitrail.models.deformable import DeformableAttention, centres, extents, sample_levels
 
 GRIDS = [(5, 7), (3, 4), (1, 2)]
 
@@ -88,6 +89,21 @@ def test_a_query_reads_a_linear_map_at_its_own_place():
     # Each head is one channel and looks its own way: 1/20 right, down, left, up.
     expected = torch.tensor([[0.5 + 0.05, 0.5, 0.5 - 0.05, 0.5], [0.3 + 0.05, 0.3, 0.3 - 0.05, 0.3]])
     assert (found - expected).abs().max() < 1e-5
+
+
+def test_the_sizes_of_levels_are_filled_in_on_the_device_and_copied_from_nowhere():
+    """A CUDA graph can't record a copy from the host."""
+    done = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            done.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Noted():
+        found = extents(GRIDS, torch.device("cpu"))
+    assert found.tolist() == [[w, h] for h, w in GRIDS] and found.dtype == torch.float32
+    assert set(done) == {"full", "stack", "view"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: on a CPU there is nothing to wait for")

@@ -15,8 +15,8 @@ def export(
 ) -> None:
     """Writes a model for other programs, and checks that the file computes what the model computes.
 
-    ONNX takes any batch and, but for Swin and for segmenters, any height and width; `--model FILE.onnx` then works
-    wherever a run does. A detector is used from its run: its graph can't be written.
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; from a detector, one picture at a
+    time, of any height and width. `--model FILE.onnx` then works wherever a run does.
 
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.
@@ -30,6 +30,6 @@ def export(
 
     done = write(run or default_model(), to, out, image_size=image_size, model=architecture)
     print(f"{done.path}: {done.megabytes:,.1f} MB, in {done.seconds:.1f} s")
-    print(f"Largest difference of the logits from the model's: {done.difference:.1e}")
+    print(done.compared)
     for note in done.notes:
         print(note)

@@ -14,8 +14,10 @@ from pathlib import Path
 from vitrail.errors import VitrailError, nearest
 from vitrail.export.check import check as check_difference
 from vitrail.export.check import difference, read_back, shapes_to_try
+from vitrail.export.check_boxes import compare
 from vitrail.export.onnx import write_onnx
 from vitrail.models import MaskedAutoencoder
+from vitrail.models.dense import DetectorSettings
 from vitrail.models.segment import Segmenter
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
@@ -39,9 +41,11 @@ class Exported:
     path: Path
     to: str
     megabytes: float
-    difference: float | None  # the largest of the logits, absolute, between the model and the file; None: not checked
+    # The largest between the model and the file, absolute: of the logits, of a detector of the scores; None: unchecked.
+    difference: float | None
     seconds: float
     notes: list[str] = field(default_factory=list)
+    compared: str = ""  # what the check came to, in words
 
 
 def export(
@@ -55,11 +59,12 @@ def export(
     """Writes a model for other programs: `to` is onnx, timm, hf (transformers) or torchvision; all in fp32.
 
     The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same pictures as the
-    model; if the logits differ by more than 1e-3, nothing is kept. `out` defaults to a name beside the model's own.
+    model; if the logits differ by more than 1e-3, or if one in fifty of a detector's boxes is another, nothing is kept.
+    `out` defaults to a name beside the model's own.
 
-    ONNX takes any batch and, but for Swin and for segmenters, any height and width; labels, preprocessing and what the
-    run said of itself travel in it, so that `vitrail.load("model.onnx")` is the run. `image_size` is the size it
-    expects pictures in. A detector can't be exported.
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one picture at
+    a time, of any height and width. Labels, preprocessing and what the run said of itself travel in it, so that
+    `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects pictures in.
     """
     start = time.perf_counter()
     if to not in FORMATS:
@@ -71,13 +76,13 @@ def export(
     predictor = run if isinstance(run, Predictor) else load(run, model, image_size, device="cpu")
     with _beside(path) as part:
         written = part / path.name
-        found, notes = _write(predictor, to, written, check)
+        found, compared, notes = _write(predictor, to, written, check)
         megabytes = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         _move(written, path)
-    return Exported(path, to, megabytes, found, time.perf_counter() - start, notes)
+    return Exported(path, to, megabytes, found, time.perf_counter() - start, notes, compared)
 
 
-def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[float | None, list[str]]:
+def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[float | None, str, list[str]]:
     pre, name, labels = predictor.preprocessing, predictor.name, predictor.labels or None
     model = unwrapped(predictor.model)
     if predictor.device.type != "cpu":
@@ -95,11 +100,14 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
     if to in ("timm", "torchvision"):
         notes.append("Weights alone: the labels and the preprocessing stay in the run.")
     if not check:
-        return None, notes
+        return None, "", notes
+    if isinstance(settings_of(model), DetectorSettings):
+        agreement = compare(model, path, pre)
+        return agreement.scores, agreement.words(path), notes
     other, more = (OnnxModel(path, "cpu"), []) if to == "onnx" else read_back(path, settings_of(model), name)
     found = difference(model, other, shapes_to_try(model, pre.size), pre)
     check_difference(path, found)
-    return found, notes + more
+    return found, f"Largest difference of the logits from the model's: {found:.1e}", notes + more
 
 
 def _target(source: str | None, to: str, out: str | PathLike[str] | None) -> Path:

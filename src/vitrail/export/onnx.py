@@ -1,21 +1,24 @@
 """A model as an ONNX graph: any batch, and for the Vision Transformer any height and width, in one file.
 
 The graph has one input, `images` [B, C, H, W], normalised, and the outputs `logits` [B, classes] and `features` [B, D];
-that of a segmenter has `logits` [B, classes, H, W] alone, for one height and width. What a picture needs before and its
-classes' names after travel in the file's metadata.
+that of a segmenter has `logits` [B, classes, H, W] alone, for one height and width. That of a detector takes one
+picture of any height and width, and has `boxes` [n, 4], `scores` [n], `labels` [n] and, of a Mask R-CNN, `masks`
+[n, 28, 28]. What a picture needs before and its classes' names after travel in the file's metadata.
 """
 
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
@@ -35,35 +38,42 @@ def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str)
     except ImportError:
         raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
-    if isinstance(settings_of(model), DetectorSettings):  # torchvision's detection is slow to import
-        raise VitrailError(
-            "A detector can't be written as an ONNX graph: how many boxes it finds, and proposes on the way, depends on"
-            " the picture. Use the run itself: vitrail.load(run).detect(picture), or `vitrail predict`."
-        )
     copied = copy.deepcopy(model).cpu().float()
-    both: Any = Logits(copied) if isinstance(model, Segmenter) else LogitsAndFeatures(copied)
+    both, x, sizes = _asked(copied, size)
     both = both.eval().requires_grad_(False)
-    x = torch.zeros(2, settings_of(model).channels, *size)
-    sizes = {0: Dim("batch"), **_open_sizes(model)}
     try:
         with quiet(), torch.no_grad():
             program = _program(both, x, sizes)
     except Exception as error:  # the exporter's own kinds, and the compiler's
         reason = str(error).strip().splitlines()[0]
         raise VitrailError(f"This model can't be written as an ONNX graph: {reason}") from error
-    _name_sizes(program.model)
+    _name_sizes(program.model, "found" if "boxes" in both.names else "batch")
     _without_traces(program.model)
+    for name, value in getattr(both, "named", {}).items():
+        _give(program.model, name, value)
     program.model.metadata_props[HEADER] = header
     weights = sum(p.numel() * p.element_size() for p in both.parameters())
     program.save(str(path), external_data=weights > ONE_FILE)
 
 
+def _asked(model: Any, size: tuple[int, int]) -> tuple[Any, Tensor, dict[int, Dim]]:
+    """What the graph computes, an example of what it gets, and which sizes of that stay open."""
+    settings = settings_of(model)
+    if isinstance(settings, DetectorSettings):
+        from vitrail.export.detect import LEAST, Boxes, example  # torchvision's detection is slow to import
+
+        return Boxes(model), example(settings.channels), {2: Dim("height", min=LEAST), 3: Dim("width", min=LEAST)}
+    both = Logits(model) if isinstance(model, Segmenter) else LogitsAndFeatures(model)
+    return both, torch.zeros(2, settings.channels, *size), {0: Dim("batch"), **_open_sizes(model)}
+
+
 def _program(both: Any, x: Tensor, sizes: dict[int, Dim]) -> Any:
-    exported = torch.export.export(both, (x,), dynamic_shapes=(sizes,))
-    resize = torch.ops.aten._upsample_bicubic2d_aa
-    products = dict.fromkeys([resize.vec, resize.default], resize_by_products)
-    if any(node.target in products for node in exported.graph.nodes):
-        exported = exported.run_decompositions(products)
+    # On its way through the layers a size grows into terms of which the exporter can't prove what is plain to see, such
+    # as that a map is not smaller than one row of it. It may note these things and need not refuse them.
+    with ByProducts():
+        exported = torch.export.export(
+            both, (x,), dynamic_shapes=(sizes,), prefer_deferred_runtime_asserts_over_guards=True
+        )
     return torch.onnx.export(
         exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=list(both.names), verbose=False
     )
@@ -115,7 +125,17 @@ def one_size(model: nn.Module) -> bool:
     return isinstance(model, SwinTransformer | ConvNet | Segmenter)
 
 
-def resize_by_products(table: Tensor, size: list[int], *_: Any) -> Tensor:
+class ByProducts(TorchFunctionMode):
+    """While a model is traced, its tables of positions are resized by `resize_by_products`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.interpolate and kwargs.get("antialias"):
+            return resize_by_products(args[0], kwargs["size"])
+        return func(*args, **kwargs)
+
+
+def resize_by_products(table: Tensor, size: Sequence[int]) -> Tensor:
     """Bicubic resizing with antialiasing, [1, D, h0, w0] -> [1, D, h, w], as two matrix products.
 
     ONNX has an operator for it that runtimes disagree about: onnxruntime on a GPU has another kernel than on a CPU, and
@@ -137,15 +157,24 @@ def _cubic_weights(like: Tensor, new: Any, old: Any) -> Tensor:
     return (weights / weights.sum(dim=1, keepdim=True)).to(like.dtype)
 
 
-def _name_sizes(model: Any) -> None:
-    """The open sizes under names that a reader of the graph understands, not s34."""
+def _name_sizes(model: Any, first: str) -> None:
+    """The open sizes under names that a reader of the graph understands, not s34. `first` is of what the outputs have
+    one row each."""
     import onnx_ir
 
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        names = ("batch", "channels", "height", "width")
-        value.shape = onnx_ir.Shape(
-            [size if isinstance(size, int) else name for size, name in zip(value.shape, names, strict=False)]
-        )
+    for values, one in ((model.graph.inputs, "batch"), (model.graph.outputs, first)):
+        for value in values:
+            names = (one, "channels", "height", "width")
+            value.shape = onnx_ir.Shape(
+                [size if isinstance(size, int) else name for size, name in zip(value.shape, names, strict=False)]
+            )
+
+
+def _give(model: Any, name: str, value: Tensor) -> None:
+    """Another value to one of the numbers in the file."""
+    import onnx_ir
+
+    model.graph.initializers[name].const_value = onnx_ir.tensor(value.numpy(), name=name)
 
 
 def _without_traces(model: Any) -> None:

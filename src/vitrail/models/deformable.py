@@ -82,7 +82,9 @@ class DeformableAttention(nn.Module):
 def extents(grids: Sequence[Grid], device: torch.device) -> Tensor:
     """Width and height of each level, [L, 2]; filled in there, for a copy from the host can't be recorded as part of a
     CUDA graph."""
-    return torch.stack([torch.full((), float(n), device=device) for h, w in grids for n in (w, h)]).view(-1, 2)
+    # Not as float(n), which would fix the size in an export.
+    sides = [torch.full((), n, dtype=torch.float32, device=device) for h, w in grids for n in (w, h)]
+    return torch.stack(sides).view(-1, 2)
 
 
 def centres(grid: Grid, stride: tuple[float, float], frame: tuple[float, float], device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 They are apart from the networks, `segment.py` and `detect.py`, so that reading a header builds and imports neither.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.errors import VitrailError, nearest
@@ -91,6 +91,10 @@ class DetectorSettings:
     @property
     def image_size(self) -> Grid:
         return self.short_side, self.long_side
+
+    def looking_at(self, short_side: int) -> "DetectorSettings":
+        """The same for pictures in another size; the long side may be as many times longer as before."""
+        return replace(self, short_side=short_side, long_side=round(short_side * self.long_side / self.short_side))
 
     @property
     def background(self) -> int:

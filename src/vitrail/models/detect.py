@@ -74,8 +74,7 @@ class Detector(nn.Module):
 
     def look_at(self, short_side: int) -> None:
         """Pictures in another size from now on; the long side may be as many times longer as before."""
-        s = self.settings
-        self.settings = replace(s, short_side=short_side, long_side=round(short_side * s.long_side / s.short_side))
+        self.settings = self.settings.looking_at(short_side)
         self.net.transform = Frame(*self.settings.image_size)
         self.preprocessing = replace(self.preprocessing, size=self.settings.image_size)
 
@@ -162,12 +161,16 @@ class Frame(GeneralizedRCNNTransform):
     def postprocess(self, result: list[Found], image_shapes: list[Grid], original_image_sizes: list[Grid]) -> Any:
         if self.training:
             return result
-        for found, (h, w), (height, width) in zip(result, image_shapes, original_image_sizes, strict=True):
-            ratio = found["boxes"].new_tensor([width / w, height / h] * 2)
-            found["boxes"] = found["boxes"] * ratio
+        for found, viewed, own in zip(result, image_shapes, original_image_sizes, strict=True):
+            found["boxes"] = scaled(found["boxes"], viewed, own)
             if "masks" in found:
                 found["masks"] = found["masks"][:, 0]  # pasted one at a time, when asked: see `paste`
         return result
+
+
+def scaled(boxes: Tensor, size: Grid, other: Grid) -> Tensor:
+    """Boxes on a picture of one size as they lie on it in another."""
+    return boxes * boxes.new_tensor([other[1] / size[1], other[0] / size[0]] * 2)
 
 
 def viewing_size(size: Grid, short_side: int, long_side: int) -> Grid:
@@ -185,6 +188,10 @@ class Anchors(AnchorGenerator):
         self.strides = strides
 
     def forward(self, image_list: Any, feature_maps: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(self.levels(feature_maps))] * len(image_list.image_sizes)
+
+    def levels(self, feature_maps: list[Tensor]) -> list[Tensor]:
+        """Those of each map: [h·w·A, 4]."""
         device = feature_maps[0].device
         self.set_cell_anchors(torch.float32, device)
         every = []
@@ -192,7 +199,7 @@ class Anchors(AnchorGenerator):
             y, x = (torch.arange(n, device=device, dtype=torch.float32).add(0.5).mul(stride) for n in each.shape[-2:])
             centres = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).view(-1, 1, 2)  # row by row
             every.append((centres.repeat(1, 1, 2) + cell).view(-1, 4))
-        return [torch.cat(every)] * len(image_list.image_sizes)
+        return every
 
 
 # What follows computes in whatever precision it is run in, and answers in float32: boxes are made of the answers.

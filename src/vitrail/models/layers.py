@@ -3,7 +3,6 @@
 Shape letters used throughout: B batch, C channels, H×W the image, h×w the token grid, N tokens, D width.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -35,6 +34,11 @@ def pad_to_multiple(x: Tensor, size: tuple[int, int]) -> Tensor:
     if torch.compiler.is_exporting() or bottom or right:
         x = F.pad(x, (0, right, 0, bottom))
     return x
+
+
+def open_size(size: tuple[int, int]) -> bool:
+    """Is this the size in a graph that is being exported for every size? Then it may not be branched on."""
+    return torch.compiler.is_exporting() and any(isinstance(side, torch.SymInt) for side in size)
 
 
 class PatchEmbed(nn.Module):
@@ -154,4 +158,5 @@ def bilinear(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 def ceil_div(size: tuple[int, int], by: tuple[int, int]) -> tuple[int, int]:
     """How many patches of `by` cover `size`, per axis."""
-    return math.ceil(size[0] / by[0]), math.ceil(size[1] / by[1])
+    # In whole numbers, which torch.export can reason about.
+    return (size[0] + by[0] - 1) // by[0], (size[1] + by[1] - 1) // by[1]

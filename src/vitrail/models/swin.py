@@ -12,6 +12,7 @@ Neither hides the padding from attention; `mask_padding=True` does.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,7 @@ from vitrail.models.layers import (
     ceil_div,
     drop_path_rates,
     init_weights,
+    open_size,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
@@ -169,6 +171,24 @@ def unpartition(x: Tensor, window: Grid, grid: Grid) -> Tensor:
     return x.transpose(2, 3).reshape(-1, grid[0], grid[1], x.shape[-1])
 
 
+def whole_windows(size: Grid, window: Grid) -> Grid:
+    """The size up to the next multiple of the window."""
+    count = ceil_div(size, window)
+    return count[0] * window[0], count[1] * window[1]
+
+
+def roll(x: Tensor, shift: Grid) -> Tensor:
+    """[B, h, w, D], its rows and columns moved on by `shift`, the last ones to the front."""
+    if not open_size(shift):
+        return torch.roll(x, shift, dims=(1, 2))
+    # ONNX rolls by known numbers only; and cut in two, a part of one row would be taken to be always one.
+    for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):
+        place = torch.arange(size, device=x.device) - by
+        place = torch.where(place < 0, place + size, place)
+        x = x.index_select(dim, torch.where(place < size, place, place - size))
+    return x
+
+
 class SwinBlock(nn.Module):
     """Attention in (shifted) windows and an MLP, each with a norm and a residual."""
 
@@ -205,13 +225,16 @@ class SwinBlock(nn.Module):
 
     def attend(self, x: Tensor) -> Tensor:
         real = (x.shape[1], x.shape[2])
-        padded = (real[0] + -real[0] % self.window[0], real[1] + -real[1] % self.window[1])
-        shift = self.shift
+        padded = whole_windows(real, self.window)
+        shift: Any = self.shift
         if self.padding == "torchvision":
-            shift = (0 if self.window[0] >= padded[0] else shift[0], 0 if self.window[1] >= padded[1] else shift[1])
+            # None where one window covers the map; as a minimum, since an exported graph can't branch on a size.
+            room = (padded[0] - self.window[0], padded[1] - self.window[1])
+            shift = (torch.sym_min(shift[0], room[0]), torch.sym_min(shift[1], room[1]))
         bias = self.bias()[None]
         windows = padded[0] // self.window[0] * (padded[1] // self.window[1])
-        if any(shift) or (self.mask_padding and padded != real):
+        grown = open_size(real) or padded != real
+        if any(shift) or (self.mask_padding and grown):
             regions = [self.regions(*sizes, x.device) for sizes in zip(padded, real, shift, strict=True)]
             bias = bias + window_mask(regions, self.window)
         device = x.device
@@ -220,24 +243,24 @@ class SwinBlock(nn.Module):
         x = unpartition(x, self.window, padded)
 
         pad_first = self.padding == "torchvision"
-        if not pad_first and padded != real:
+        if not pad_first and grown:
             x = x[:, : real[0], : real[1]]
         if any(shift):
-            x = torch.roll(x, shift, dims=(1, 2))
-        if pad_first and padded != real:
+            x = roll(x, shift)
+        if pad_first and grown:
             x = x[:, : real[0], : real[1]]
         return x
 
     def cut(self, x: Tensor, padded: Grid, shift: Grid) -> Tensor:
         """Pads and rolls, in the order of the rule, and cuts into windows: [B, h, w, D] -> [B·windows, n, D]."""
         real = (x.shape[1], x.shape[2])
-        pad_first = self.padding == "torchvision"
+        pad_first, grown = self.padding == "torchvision", open_size(real) or padded != real
         margin = (0, 0, 0, padded[1] - real[1], 0, padded[0] - real[0])
-        if pad_first and padded != real:
+        if pad_first and grown:
             x = F.pad(x, margin)
         if any(shift):
-            x = torch.roll(x, (-shift[0], -shift[1]), dims=(1, 2))
-        if not pad_first and padded != real:
+            x = roll(x, (-shift[0], -shift[1]))
+        if not pad_first and grown:
             x = F.pad(x, margin)
         return partition(x, self.window)
 
@@ -252,7 +275,9 @@ class SwinBlock(nn.Module):
         place = torch.arange(padded, device=device)
         label = (place >= padded - shift).long()
         if self.mask_padding:
-            origin = (place + shift) % padded if self.padding == "torchvision" else place
+            origin = place
+            if self.padding == "torchvision":
+                origin = torch.where(place < padded - shift, place + shift, place + shift - padded)
             label = label + 2 * (origin >= real)
         return label
 
@@ -267,8 +292,10 @@ class PatchMerging(nn.Module):
         self.norm = nn.LayerNorm(4 * width if version == 1 else 2 * width, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:  # B h w D -> B ⌈h/2⌉ ⌈w/2⌉ 2D
-        if x.shape[1] % 2 or x.shape[2] % 2:
-            x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
+        real = (x.shape[1], x.shape[2])
+        even = whole_windows(real, (2, 2))
+        if open_size(real) or even != real:
+            x = F.pad(x, (0, 0, 0, even[1] - real[1], 0, even[0] - real[0]))
         b, h, w, d = x.shape
         # (column, row, channel) is the order in which the published weights read the four tokens.
         x = x.view(b, h // 2, 2, w // 2, 2, d).permute(0, 1, 3, 4, 2, 5).reshape(b, h // 2, w // 2, 4 * d)

@@ -14,7 +14,8 @@ from vitrail.data.boxes.samples import Boxed
 from vitrail.data.pictures import Pictures, Unreadable
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
-from vitrail.models.detect import Detector, paste
+from vitrail.models.dense import DetectorSettings
+from vitrail.models.detect import paste
 from vitrail.tasks.detect_metrics import Objects, Score, there
 
 
@@ -72,17 +73,18 @@ def find(
     model: nn.Module, images: Sequence[Tensor], pre: Preprocessing, dtype: torch.dtype = torch.float32
 ) -> list[Objects]:
     """What a detector finds on pictures, uint8 [C, h, w] each: in their own pixels, best first."""
-    if not isinstance(model, Detector):
+    if not isinstance(getattr(model, "settings", None), DetectorSettings):
         raise VitrailError(f"A {type(model).__name__} finds no boxes: pass a Detector.")
     if not len(images):
         return []
-    device = next(model.parameters()).device
+    like = next(model.parameters(), None)
+    device = torch.device("cpu") if like is None else like.device  # an ONNX file takes pixels from there
     mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (pre.mean, pre.std))
     inputs = [image.to(device).float().div_(255).sub_(mean).div_(std) for image in images]
     was_training = model.training
     model.eval()
     try:
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with torch.autocast(device.type, dtype, enabled=like is not None and dtype != torch.float32):
             found = model(inputs)
     finally:
         model.train(was_training)

@@ -19,7 +19,7 @@ def transformer(settings: Settings) -> ViTSettings | SwinSettings:
     if isinstance(settings, SegmenterSettings | DetectorSettings):
         raise VitrailError(
             f"No other library has a place for this {settings.head} on its backbone: keep it as a bundle (dialect"
-            f" vitrail){', or export it to ONNX' if isinstance(settings, SegmenterSettings) else ''}."
+            " vitrail), or export it to ONNX."
         )
     if isinstance(settings, CNNSettings):
         raise VitrailError(
