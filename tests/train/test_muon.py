@@ -17,9 +17,7 @@ def test_singular_values_come_near_one_and_directions_stay(shape):
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     found = orthogonal(matrices)
     values = torch.linalg.svdvals(found)
-    assert (
-        values.min() > 0.3 and values.max() < 1.3
-    )  # the least of a square matrix is nearly 0, and is still on its way
+    assert values.min() > 0.3 and values.max() < 1.3  # the least of a square one is still on its way
     u, _, v = torch.linalg.svd(matrices, full_matrices=False)
     turned = u.mT @ found @ v.mT
     assert (turned - torch.diag_embed(turned.diagonal(dim1=1, dim2=2))).abs().max() < 1e-4
@@ -61,7 +59,7 @@ def test_it_takes_the_matrices_between_the_first_layer_and_the_last(name):
 
 
 def test_a_network_without_blocks_is_refused():
-    with pytest.raises(VitrailError, match="^--optimizer muon is for the matrices in a transformer's blocks"):
+    with pytest.raises(VitrailError, match=r"^--optimizer muon is for the matrices in a transformer's blocks"):
         make_optimizer(create_model("tv:resnet18", num_classes=3), "muon", 1e-3, 0.05, 1.0, (0.9, 0.999))
 
 

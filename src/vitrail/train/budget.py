@@ -86,13 +86,13 @@ def _saved(known: set[int]) -> Iterator[dict[int, int]]:
     kept: dict[int, int] = {}
     held = []
 
-    def pack(tensor: Tensor) -> None:
+    def pack(tensor: Tensor) -> Any:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
             kept[storage.data_ptr()] = storage.nbytes()
             held.append(storage)
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda _: None):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         yield kept
 
 

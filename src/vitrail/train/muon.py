@@ -2,8 +2,8 @@
 
 AdamW scales each number of a gradient by itself. Muon (Jordan et al., 2024) takes a matrix as a whole: it makes all
 singular values of the smoothed gradient about 1, so that rare directions are learned as fast as common ones. Scaled as
-in "Muon is scalable for LLM training" (Liu et al., 2025), its updates are about as large as AdamW's: a learning rate and
-a weight decay mean the same for both.
+in "Muon is scalable for LLM training" (Liu et al., 2025), its updates are about as large as AdamW's: a learning rate
+and a weight decay mean the same for both.
 """
 
 from collections import defaultdict
@@ -12,11 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-COEFFICIENTS = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # of Jordan's quintic: fast rather than exact, singular values end in 0.7 … 1.2
+# Of Jordan's quintic: fast rather than exact, singular values end between 0.7 and 1.2.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 SIZE = 0.2  # root mean square of an update, about that of AdamW's
 
@@ -56,10 +53,8 @@ class Muon(torch.optim.AdamW):
                 continue
             state = self.state[parameter]
             if not state:
-                state["momentum"], state["step"] = (
-                    torch.zeros_like(parameter),
-                    torch.zeros(()),
-                )  # AdamW expects the latter
+                state["momentum"] = torch.zeros_like(parameter)
+                state["step"] = torch.zeros(())  # AdamW looks for it when a state is loaded
             state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
             ahead = parameter.grad.lerp(state["momentum"], self.momentum)  # Nesterov's
             parameter.grad = None
@@ -69,4 +64,6 @@ class Muon(torch.optim.AdamW):
         for shape, pieces in waiting.items():  # all of one shape at once
             updates = orthogonal(torch.stack([update.flatten(1) for _, update in pieces]))
             updates *= group["lr"] * (-SIZE * max(shape) ** 0.5)
-            torch._foreach_add_([piece for piece, _ in pieces], [u.view_as(p) for (p, _), u in zip(pieces, updates)])
+            torch._foreach_add_(
+                [piece for piece, _ in pieces], [u.view_as(p) for (p, _), u in zip(pieces, updates, strict=True)]
+            )
