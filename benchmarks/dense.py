@@ -28,12 +28,14 @@ from typing import Any
 import numpy as np
 import torch
 from dense_peers import PEERS, DeepLab, FasterRCNN, answers, budget_of, measure, opened, train_peer
+from PIL import Image, ImageDraw
 
 import vitrail
 from vitrail.data.split import divide
 from vitrail.tasks.detect_metrics import there
-from vitrail.tasks.detect_pictures import beside
-from vitrail.tasks.segment_pictures import case, palette
+from vitrail.tasks.detect_pictures import draw
+from vitrail.tasks.pictured import font
+from vitrail.tasks.segment_pictures import coloured, palette
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {
     "segment": {
@@ -213,24 +215,50 @@ def speed(task: str, data: str, variants: list[str], options: Any, results: dict
 
 
 def pictures(task: str, data: str, variants: list[str], options: Any, count: int = 4) -> None:
-    """The same few test pictures, by every model; spread evenly, not chosen."""
-    options.pictures.mkdir(parents=True, exist_ok=True)
+    """The same few test pictures by every model, in one sheet; spread evenly, not chosen."""
     source = opened(task, data)
     samples = source.splits["test"]
+    samples = samples[:: max(1, len(samples) // count)][:count]
+    images = [sample.decode() for sample in samples]
+    if task == "segment":
+        colours = palette(len(source.classes), source.colours)
+        truth = [coloured(image, s.mask_pixels(), colours) for image, s in zip(images, samples, strict=True)]
+        columns = {"picture": images, "labelled": truth}
+    else:
+        objects = [there(s, (image.height, image.width)) for image, s in zip(images, samples, strict=True)]
+        labels = zip(images, objects, strict=True)
+        columns = {"labelled": [draw(image, each, source.classes, scores=False) for image, each in labels]}
     for variant in variants:
-        answer = loaded(task, data, variant, options)
-        for sample in samples[:: max(1, len(samples) // count)][:count] if answer else []:
-            image = sample.decode()
-            if task == "segment":
-                colours = palette(len(source.classes), source.colours)
-                drawn = case(image, sample.mask_pixels(), answer(image), source.classes, colours)
-            else:
-                drawn = beside(
-                    image, there(sample, (image.height, image.width)), answer(image).above(0.5), source.classes
-                )
-            name = f"{task}_{Path(data).name}_{variant}_{Path(sample.name).stem}.png"
-            drawn.save(options.pictures / name.replace(" ", "_").replace("/", "-"))
-    print(f"pictures: {options.pictures}")
+        if answer := loaded(task, data, variant, options):
+            columns[variant] = [
+                coloured(image, answer(image), colours)
+                if task == "segment"
+                else draw(image, answer(image).above(0.5), source.classes)
+                for image in images
+            ]
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    path = options.pictures / f"{task}_{Path(data).stem}.jpg"
+    sheet(columns).save(path, quality=88)
+    print(f"pictures: {path}")
+
+
+def sheet(columns: dict[str, list[Image.Image]], width: int = 320, gap: int = 8) -> Image.Image:
+    """A picture in each row, and in the columns what each model says of it."""
+    letters = font(18)
+    rows = [
+        [each.resize((width, each.height * width // each.width)) for each in row]
+        for row in zip(*columns.values(), strict=True)
+    ]
+    heights = [max(each.height for each in row) + gap for row in rows]
+    page = Image.new("RGB", (len(columns) * (width + gap) - gap, 30 + sum(heights) - gap), "white")
+    pen = ImageDraw.Draw(page)
+    for number, name in enumerate(columns):
+        left, top = number * (width + gap), 30
+        pen.text((left, 14), name.partition(" at ")[0], "black", letters, anchor="lm")
+        for row, height in zip(rows, heights, strict=True):
+            page.paste(row[number], (left, top))
+            top += height
+    return page
 
 
 def divided(task: str, data: str, runs: Path) -> str:
