@@ -14,7 +14,9 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 
-PENALTIES = tuple(10 ** (-exponent / 2) for exponent in range(2, 10))  # 0.1 to 3e-5, from strong to weak
+PENALTIES = tuple(10 ** (-exponent / 2) for exponent in range(10))  # 1 to 3e-5, from strong to weak
+PATIENCE = 2  # penalties in a row that are no better end the search: weaker ones fit more closely, and take the longest
+SHARPEST = 64.0
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Probe:
     weight: Tensor  # C D
     bias: Tensor  # C
     penalty: float
+    sharpness: float  # what the solution was multiplied by
     held_out: Tensor  # n C: the logits of each training image by the models that did not see it
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -38,7 +41,9 @@ def solve_probe(
     seed: int = 0,
     groups: Sequence[str] | None = None,
 ) -> Probe:
-    """Logistic regression with an L2 penalty on the weights, which cross-validation chooses.
+    """Logistic regression with an L2 penalty on the weights, which cross-validation chooses: the one that gets most
+    images right, of equals the strongest. Its logits are then too timid, as the best answers come from weights that are
+    held back; one factor for all of them, by the loss of the same held-out images, makes them probabilities again.
 
     features [n, D], targets [n, C] one-hot (or any of 0 and 1 if multi-label). Features are standardised inside; the
     result takes them as they are. Images of one group, such as those of one person, are validated together.
@@ -51,19 +56,41 @@ def solve_probe(
     fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed, groups)).to(features.device)
     parts = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
     solutions: list[Tensor | None] = [None] * len(parts)
-    best, least, held_out = PENALTIES[0], float("inf"), torch.empty(0)
+    best, most, held_out, waited = PENALTIES[0], -float("inf"), torch.empty(0), 0
     for penalty in PENALTIES:  # each starts from the one before: a path of close solutions
         logits = features.new_empty(targets.shape)
         for k, (seen, unseen) in enumerate(parts):
             solutions[k] = w = _logistic_regression(standard[seen], targets[seen], penalty, multi_label, solutions[k])
             logits[unseen] = standard[unseen] @ w[:, :-1].T + w[:, -1]
-        loss = _loss(logits, targets, multi_label).item()
-        if not loss < least:
-            break  # weaker ones only fit more closely what they have seen, and take the longest
-        best, least, held_out = penalty, loss, logits
-    solution = _logistic_regression(standard, targets, best, multi_label, None)
+        right = _right(logits, targets, multi_label)
+        waited = 0 if right > most else waited + 1
+        if right > most:
+            best, most, held_out = penalty, right, logits
+        if waited == PATIENCE:
+            break
+    times = _sharpness(held_out, targets, multi_label)
+    solution = times * _logistic_regression(standard, targets, best, multi_label, None)
     weight = solution[:, :-1] / std
-    return Probe(weight, solution[:, -1] - weight @ mean, best, held_out)
+    return Probe(weight, solution[:, -1] - weight @ mean, best, times, times * held_out)
+
+
+def _right(logits: Tensor, targets: Tensor, multi_label: bool) -> float:
+    """The share of images whose class comes first; with several labels none does, and the loss has to say it."""
+    if multi_label:
+        return -_loss(logits, targets, True).item()
+    return (logits.argmax(dim=1) == targets.argmax(dim=1)).float().mean().item()
+
+
+def _sharpness(logits: Tensor, targets: Tensor, multi_label: bool) -> float:
+    """The factor with the least loss, which has a single minimum: thirds that it does not lie in are cut off."""
+    low, high = 1 / SHARPEST, SHARPEST
+    for _ in range(24):
+        one, other = low ** (2 / 3) * high ** (1 / 3), low ** (1 / 3) * high ** (2 / 3)
+        if _loss(one * logits, targets, multi_label) <= _loss(other * logits, targets, multi_label):
+            high = other
+        else:
+            low = one
+    return (low * high) ** 0.5
 
 
 def _logistic_regression(x: Tensor, targets: Tensor, penalty: float, multi_label: bool, start: Tensor | None) -> Tensor:
