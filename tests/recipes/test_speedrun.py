@@ -1,0 +1,37 @@
+"""The speed run at toy size: what counts as time, which images are measured on, how much of it is a transformer."""
+
+import json
+
+import pytest
+import speedrun
+import study
+
+QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none"]
+
+
+def test_the_record_says_what_was_run(tmp_path, capsys):
+    data = study.toy_data(tmp_path / "digits.npz")
+    out = tmp_path / "record.json"
+    asked = ["--data", str(data), "--model", "vit_nano2", "--seeds", "0", "1", "--device", "cpu", "--json", str(out)]
+    found = speedrun.main([*asked, "--set", *QUICK])
+    assert json.loads(out.read_text()) == json.loads(json.dumps(found))
+    assert found["recipe"]["epochs"] == 2 and found["recipe"]["optimizer"] == "muon"
+    assert [row["of"] for row in found["runs"]] == ["test", "test"]
+    for row in found["runs"]:
+        assert row["images_seen"] == 2 * study.TOY_TRAIN  # nothing held out
+        assert 0 < row["seconds"] <= row["wall_seconds"] and 0 <= row["accuracy"] <= 1
+    assert "2 seeds: " in capsys.readouterr().out
+
+
+def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):
+    data = study.toy_data(tmp_path / "digits.npz")
+    monkeypatch.setattr(speedrun.vitrail, "evaluate", lambda *_, **__: pytest.fail("test/ was read"))
+    asked = ["--data", str(data), "--model", "vit_nano2", "--seeds", "0", "--device", "cpu", "--validate", "0.25"]
+    (row,) = speedrun.main([*asked, "--set", *QUICK])["runs"]
+    assert row["of"] == "validation" and row["images_seen"] < 2 * study.TOY_TRAIN
+
+
+def test_the_share_of_the_blocks_is_all_but_the_stem():
+    assert speedrun.blocks_share("vit_mini4") > 0.99
+    assert 0.85 < speedrun.blocks_share(speedrun.MODEL) < 0.95  # the record asks for 0.8 at least
+    assert speedrun.blocks_share("hybrid_mini4:stem=res2,depth=4") < speedrun.blocks_share(speedrun.MODEL)
