@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 
+import vitrail
 from vitrail import create_model, load, save_weights
 from vitrail.cli import VERBS, main
 from vitrail.cli.pictures import progress
@@ -24,6 +25,19 @@ def test_a_misspelt_command_is_one_line_with_the_nearest(capsys):
     told = answer(capsys, "data", "inspct", "pets")
     assert told == "vitrail: There is no command 'data inspct'; there is `vitrail data inspect`.\n"
     assert answer(capsys, "--modle", "x").startswith("vitrail: A command comes first, then its options")
+
+
+@pytest.mark.parametrize("verb", [["predict"], ["embed", "--out", "e.npz"], ["explain"]])
+def test_a_model_among_the_pictures_is_told_where_it_goes(verb, tmp_path, capsys):
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"")
+    assert answer(capsys, *verb, str(file)).endswith("model.onnx is a model, not a picture: put it behind --model.\n")
+
+
+def test_the_version_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0 and capsys.readouterr().out == f"vitrail {vitrail.__version__}\n"
 
 
 def test_a_misspelt_option_is_about_its_own_verb(capsys):

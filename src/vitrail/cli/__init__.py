@@ -5,6 +5,7 @@ import sys
 import warnings
 from typing import Any
 
+from vitrail import __version__
 from vitrail.errors import VitrailError, nearest
 
 VERBS = (
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> Any:
     """One verb alone is read with its own options, so that what is said of a slip is about that verb."""
+    if arguments == ["--version"]:
+        return print(f"vitrail {__version__}")
     import tyro
 
     from vitrail.cli.options import registry

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+MODELS = {".safetensors", ".onnx", ".pt", ".pth", ".ckpt"}  # how files of weights end
+
 
 def needed(model: str | None) -> str:
     """The model that was named, or the one that ships inside; which is said, out of the way of a pipe."""
@@ -34,6 +36,8 @@ def collect(given: list[Path]) -> list[Path]:
             if not inside:
                 raise VitrailError(f"The folder {path} holds no pictures ({', '.join(sorted(PICTURES))}).")
             paths += inside
+        elif path.suffix.lower() in MODELS:
+            raise VitrailError(f"{path} is a model, not a picture: put it behind --model.")
         elif path.exists():
             paths.append(path)
         else:
