@@ -8,12 +8,14 @@ A record, any JSON below records/, asks for a row with `headlines`:
     "headlines": [{"order": 10, "en": "CIFAR-10 from scratch, plain ViT", "zh": "…", "beside": "93.58 published",
                    "variant": "plain", "figure": "top1", "form": "{:.2f} %", "scale": 100}]
 
-Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or `numbers`, a list, where a record
-has no runs. They are shown as their mean, ± their standard deviation where there are several, and n.
+Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark keeps
+under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their standard
+deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another.
 """
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -30,7 +32,8 @@ HEADS = {
 def numbers(record: dict[str, Any], headline: dict[str, Any]) -> list[float]:
     if "numbers" in headline:
         return [float(value) for value in headline["numbers"]]
-    runs = [run for run in record["runs"] if headline.get("variant") in (None, run.get("variant"))]
+    kept = [{"variant": key.rpartition("/")[0], **row} for key, row in record.get("results", {}).items()]
+    runs = [run for run in record.get("runs", kept) if headline.get("variant") in (None, run.get("variant"))]
     return [run["figures"][headline["figure"]] for run in runs if headline["figure"] in run.get("figures", {})]
 
 
@@ -55,6 +58,10 @@ def rows(language: str, records: Path) -> list[str]:
             value = shown(values, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
             beside = headline.get("beside", "")
             beside = beside if isinstance(beside, str) else beside[language]
+            for variant in re.findall(r"\{([^}]+)\}", beside):
+                others = numbers(record, {**headline, "variant": variant})
+                told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1)).partition(" (n")[0]
+                beside = beside.replace(f"{{{variant}}}", told)
             link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
             found.append((headline.get("order", 1000), f"| {headline[language]} | {value} | {beside} | {link} |"))
     return [row for _, row in sorted(found)]

@@ -22,6 +22,12 @@ def place(tmp_path):
     quick = {"order": 1, "en": "to 94 %", "zh": "到 94 %", "numbers": [58.25], "form": "{:.1f} s"}
     (folder / "plain.json").write_text(json.dumps({"runs": runs, "headlines": [plain, quick]}))
     (folder / "other.json").write_text("[1, 2]")
+    results = {f"seg/{name}/{seed}": {"figures": {"miou": value + seed / 100}}
+               for name, value in (("ours", 0.8), ("peer", 0.6)) for seed in (0, 1)}  # fmt: skip
+    results["seg/ours/speed"] = {"images_per_second": [3]}
+    dense = {"order": 3, "en": "Pets", "zh": "宠物", "variant": "seg/ours", "figure": "miou", "scale": 100,
+             "form": "{:.1f} %", "beside": "{seg/peer} the peer"}  # fmt: skip
+    (folder / "dense.json").write_text(json.dumps({"results": results, "headlines": [dense]}))
     return tmp_path
 
 
@@ -37,6 +43,7 @@ def test_rows_are_computed_from_the_runs(place):
         "| --- | --- | --- | --- |",
         "| to 94 % | 58.2 s |  | [plain](records/cifar/plain.json) |",
         "| CIFAR-10 | 95.60 ± 0.10 % (n = 3) | 93.58 published | [plain](records/cifar/plain.json) |",
+        "| Pets | 80.5 ± 0.7 % (n = 2) | 60.5 ± 0.7 % the peer | [dense](records/cifar/dense.json) |",
         table.END,
         "",
         "The end.",
