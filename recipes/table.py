@@ -8,9 +8,9 @@ A record, any JSON below records/, asks for a row with `headlines`:
     "headlines": [{"order": 10, "en": "CIFAR-10 from scratch, plain ViT", "zh": "…", "beside": "93.58 published",
                    "variant": "plain", "figure": "top1", "form": "{:.2f} %", "scale": 100}]
 
-Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark keeps
-under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their standard
-deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another.
+Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
+keeps under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their
+standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another.
 """
 
 import argparse
