@@ -5,7 +5,7 @@
 
 The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
 validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models (dense_peers.py)
-learn from scratch by the same loop on the same images, for as long; validation chooses their epoch too, and with the
+learn from scratch by the same loop on the same images, for as many epochs; validation chooses their epoch too, and with the
 first seed the rate (of --peer-lr) that the others train at; all are shown. Data without a test/ is divided by a fixed
 seed, a fifth to test on.
 

@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--weights", required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: the two linear probes alone")
     parser.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
     parser.add_argument("--timm-lr", type=float, nargs="+", default=[3e-4], help="all are shown, and the best counts")
     parser.add_argument("--workers", type=int, default=4, help="of timm's loader")
@@ -157,12 +157,17 @@ def main() -> None:
         features, seen = (frozen_features(arguments.weights, part, arguments.device) for part in (train, test))
         print(f"{data}: {len(train)} train, {len(test)} test", flush=True)
         start = time.time()
-        probes = {"probe": probe_answers(features, labels, seen) == truth}
+        theirs = probe_answers(features, labels, seen)
+        probes = {"probe": theirs == truth}
         print(f"  probe {probes['probe'].mean():.2%} ({time.time() - start:.0f} s)", flush=True)
         start = time.time()
         own = own_probe_answers(features, labels, seen, len(source.classes), arguments.device)
         probes["own probe"] = own == truth
-        print(f"  own probe {probes['own probe'].mean():.2%} ({time.time() - start:.0f} s)", flush=True)
+        print(
+            f"  own probe {probes['own probe'].mean():.2%} ({time.time() - start:.0f} s); "
+            f"{(own != theirs).sum()} answers differ",
+            flush=True,
+        )
         result: dict = {"train": len(train), "test": len(test)}
         result |= {name: float(right.mean()) for name, right in probes.items()}
         rows: dict[str, list[np.ndarray]] = {}
@@ -196,7 +201,8 @@ def main() -> None:
                 words.append(f"against the {reference} {mean:+.2f} [{low:+.2f}, {high:+.2f}]")
             print(f"  {name:16s} {100 * np.mean(accuracy):6.2f} ± {100 * np.std(accuracy):.2f}   {', '.join(words)}",
                   flush=True)  # fmt: skip
-        result["vitrail"] |= {"epochs": facts["epochs"], "batch_size": facts["batch_size"]}
+        if facts:
+            result["vitrail"] |= {"epochs": facts["epochs"], "batch_size": facts["batch_size"]}
         results[Path(data).name] = result
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=2))

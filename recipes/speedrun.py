@@ -3,8 +3,9 @@
     python recipes/speedrun.py --data cifar10.npz --validate 0.1 --seeds 0 --set epochs=40       to tune, without test/
     python recipes/speedrun.py --data cifar10.npz --json records/speedrun/cifar10.json            for the record
 
-The time that counts is that of all steps, from the first to the last; what is compiled before them is stated apart, and
-so is the whole of the call, with reading and writing. test/ is read once, after the last epoch, whose weights are kept.
+The time that counts is that of all epochs. The first one also waits for the compiler: what it takes longer than the
+median of the others is taken off and stated apart, and so is the whole of the call, with reading and writing. test/ is
+read once, after the last epoch, whose weights are kept.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     recipe = dict(RECIPE)
     for word in asked.set:
         name, _, value = word.partition("=")
-        with suppress(ValueError):  # a bare word is itself
+        with suppress(ValueError, SyntaxError):  # a bare word is itself
             value = literal_eval(value)
         recipe[name] = value
     found: dict[str, Any] = {

@@ -27,6 +27,7 @@ CHOSEN = {
     "resolution": ["not resized, 48", "resized, 24", "fine-tuned, 48"],
     "pooling": ["attention"],
     "stems": ["hybrid"],
+    "optimizers": ["adamw, 0.001", "muon, 0.001"],
     "scaling": ["vit_s16-128", "vit_s16-224", "swin_t-128", "swin_t-224"],
 }
 

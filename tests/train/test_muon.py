@@ -7,7 +7,8 @@ import vitrail
 from tests.train.support import differences, make_folder, small_options
 from vitrail.errors import VitrailError
 from vitrail.models import create_model
-from vitrail.train import loop
+from vitrail.models.tuning import tune
+from vitrail.train import job, loop
 from vitrail.train.muon import Muon, orthogonal
 from vitrail.train.optimizer import hidden, make_optimizer
 
@@ -23,26 +24,51 @@ def test_singular_values_come_near_one_and_directions_stay(shape):
     assert (turned - torch.diag_embed(turned.diagonal(dim1=1, dim2=2))).abs().max() < 1e-4
 
 
-def test_steps_are_those_of_the_definition():
-    """One matrix at a time, by the singular value decomposition: equal but for how far the quintic brings it."""
+def test_a_matrix_learns_as_with_pytorchs_muon_and_a_vector_as_with_adamw():
+    """That of PyTorch orthogonalises in bf16."""
     torch.manual_seed(0)
-    qkv, bias = torch.nn.Parameter(torch.randn(24, 8)), torch.nn.Parameter(torch.randn(24))
-    plain, moment, lr, decay = qkv.detach().clone(), torch.zeros(24, 8), 0.01, 0.1
-    groups = [{"params": [qkv], "parts": [3], "weight_decay": decay}, {"params": [bias], "parts": None}]
-    muon, adam = Muon(groups, lr=lr), torch.optim.AdamW([other := torch.nn.Parameter(bias.detach().clone())], lr=lr)
-    for _ in range(3):
-        qkv.grad, gradient = torch.randn(24, 8), torch.randn(24)
-        bias.grad, other.grad = gradient, gradient.clone()
-        moment = 0.95 * moment + 0.05 * qkv.grad
-        ahead = 0.05 * qkv.grad + 0.95 * moment
-        plain *= 1 - lr * decay
-        for rows in (slice(0, 8), slice(8, 16), slice(16, 24)):
-            plain[rows] -= lr * 0.2 * 8**0.5 * orthogonal(ahead[rows][None])[0]
-        muon.step()
-        adam.step()
-        assert qkv.grad is None
-    torch.testing.assert_close(qkv.detach(), plain)
-    torch.testing.assert_close(bias.detach(), other.detach())
+    start, lr, decay = [torch.randn(24, 16), torch.randn(24)], 0.01, 0.1
+    (matrix, vector), (plain, other) = ([torch.nn.Parameter(p.clone()) for p in start] for _ in range(2))
+    groups = [{"params": [matrix], "parts": [1], "weight_decay": decay}, {"params": [vector], "parts": None}]
+    optimizers = [
+        Muon(groups, lr=lr, weight_decay=0.0),
+        torch.optim.Muon([plain], lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([other], lr=lr, weight_decay=0.0),
+    ]
+    for _ in range(5):
+        for ours, theirs in ((matrix, plain), (vector, other)):
+            ours.grad = torch.randn_like(ours)
+            theirs.grad = ours.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = (matrix - start[0]).detach().abs().mean()
+    assert (matrix - plain).detach().abs().mean() < 0.03 * moved
+    torch.testing.assert_close(vector.detach(), other.detach())
+
+
+def test_queries_keys_and_values_are_three_matrices():
+    torch.manual_seed(0)
+    whole = torch.nn.Parameter(torch.randn(24, 8))
+    pieces = [torch.nn.Parameter(part.clone()) for part in whole.detach().chunk(3)]
+    one = Muon([{"params": [whole], "parts": [3]}], lr=0.01)
+    three = Muon([{"params": pieces, "parts": [1, 1, 1]}], lr=0.01)
+    for _ in range(2):
+        whole.grad = torch.randn(24, 8)
+        for piece, gradient in zip(pieces, whole.grad.chunk(3), strict=True):
+            piece.grad = gradient.clone()
+        one.step()
+        three.step()
+    torch.testing.assert_close(whole.detach(), torch.cat(pieces).detach())
+
+
+def test_of_lora_the_upper_matrix_alone_is_three():
+    model = tune(create_model("vit_nano4", num_classes=3), "lora", rank=4)
+    optimizer = make_optimizer(model, "muon", 1e-3, 0.05, 1.0, (0.9, 0.999))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    parts = {names[id(p)].split(".", 2)[2]: n for g in optimizer.param_groups if g["parts"]
+             for p, n in zip(g["params"], g["parts"], strict=True)}  # fmt: skip
+    assert parts == {"attention.qkv.lora_a": 1, "attention.qkv.lora_b": 3,
+                     "attention.proj.lora_a": 1, "attention.proj.lora_b": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["vit_mini4", "hybrid_mini4:stem=res2", "swin_t", "cpvt_ti16"])
@@ -58,9 +84,22 @@ def test_it_takes_the_matrices_between_the_first_layer_and_the_last(name):
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len([*model.parameters()])
 
 
-def test_a_network_without_blocks_is_refused():
-    with pytest.raises(VitrailError, match=r"^--optimizer muon is for the matrices in a transformer's blocks"):
-        make_optimizer(create_model("tv:resnet18", num_classes=3), "muon", 1e-3, 0.05, 1.0, (0.9, 0.999))
+@pytest.mark.parametrize("more", [{"model": "tv:resnet18", "image_size": 32}, {"tune": "head"}])
+def test_where_no_matrix_learns_it_is_refused_before_anything_is_read(more, tmp_path):
+    data = make_folder(tmp_path / "data", count=12)
+    with pytest.raises(VitrailError, match=r"^--optimizer muon is for matrices inside of a transformer, and here none"):
+        vitrail.train(data, **small_options(optimizer="muon", epochs=1, **more), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_linear_classifier_wins_is_finished(tmp_path, monkeypatch):
+    """Then only the head is solved for again, on all images, and no matrix is left for Muon."""
+    data = make_folder(tmp_path / "data", count=36)
+    base = vitrail.train(data, **small_options(epochs=1, batch_size=8), out=tmp_path / "base")
+    monkeypatch.setattr(job, "best_share", lambda *_: 0.0)
+    options = small_options(weights=base, optimizer="muon", epochs=1, batch_size=8, refit="on")
+    vitrail.train(data, **options, out=tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit_and_learns(tmp_path, monkeypatch):

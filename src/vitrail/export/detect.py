@@ -6,7 +6,7 @@ the same rules is what the check after an export shows.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class Boxes(nn.Module):
         size = (images.shape[-2], images.shape[-1])
         maps = self.net.backbone(pad_to_multiple(images, (STRIDES[-1], STRIDES[-1])))
         if self.settings.head == "retinanet":
-            return self.best(self.everywhere(maps, size))
+            return self.best(self.everywhere(maps, size), torch.sigmoid)
         heads = self.net.roi_heads
         boxes, scores, labels = self.best(self.refined(maps, self.proposals(maps, size), size))
         if self.settings.head == "faster_rcnn":
@@ -62,12 +62,12 @@ class Boxes(nn.Module):
         return boxes, scores, labels, masks.gather(1, own)[:, 0].sigmoid()
 
     def everywhere(self, maps: dict[str, Tensor], size: Grid) -> Candidates:
-        """RetinaNet: the likeliest pairs of anchor and class of each level."""
+        """RetinaNet: the likeliest pairs of anchor and class of each level, with logits for scores."""
         net, classes = self.net, self.settings.num_classes
         levels = []
         for each, anchors in zip(maps.values(), net.anchor_generator.levels(list(maps.values())), strict=True):
             found = net.head([each])
-            scores, top = most(found["cls_logits"].sigmoid().flatten(), net.topk_candidates)
+            scores, top = most(found["cls_logits"].flatten(), net.topk_candidates)
             place = top // classes
             levels.append((found["bbox_regression"][0][place], anchors[place], scores, top % classes))
         deltas, anchors, scores, labels = joined(levels)
@@ -98,12 +98,14 @@ class Boxes(nn.Module):
         every = boxes.reshape(-1, 4), scores.reshape(-1), labels.reshape(-1)
         return chosen(every, torch.where(sides(every[0]) >= 1e-2)[0])
 
-    def best(self, candidates: Candidates) -> Candidates:
-        """Those above the threshold, without the weaker of two that overlap, and no more than `detections`."""
+    def best(self, candidates: Candidates, chance: Callable[[Tensor], Tensor] = lambda scores: scores) -> Candidates:
+        """Those above the threshold, without the weaker of two that overlap, and no more than `detections`. `chance`
+        makes probabilities of scores; last, since a runtime's own sigmoid may change the order of the faintest."""
         s = self.settings
-        candidates = chosen(candidates, torch.where(candidates[1] > self.score_threshold)[0])
+        candidates = chosen(candidates, torch.where(chance(candidates[1]) > self.score_threshold)[0])
         kept = apart(*candidates, s.num_classes, s.overlap)
-        return chosen(candidates, kept[most(candidates[1][kept], s.detections)[1]])
+        boxes, scores, labels = chosen(candidates, kept[most(candidates[1][kept], s.detections)[1]])
+        return boxes, chance(scores), labels
 
 
 def joined(levels: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

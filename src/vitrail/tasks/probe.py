@@ -15,8 +15,7 @@ from torch import Tensor
 from vitrail.errors import VitrailError
 
 PENALTIES = tuple(10 ** (-exponent / 2) for exponent in range(10))  # 1 to 3e-5, from strong to weak
-PATIENCE = 2  # penalties in a row that are no better end the search: weaker ones fit more closely, and take the longest
-SHARPEST = 64.0
+SHARPEST = 16.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,10 @@ def solve_probe(
     seed: int = 0,
     groups: Sequence[str] | None = None,
 ) -> Probe:
-    """Logistic regression with an L2 penalty on the weights, which cross-validation chooses: the one that gets most
-    images right, of equals the strongest. Its logits are then too timid, as the best answers come from weights that are
-    held back; one factor for all of them, by the loss of the same held-out images, makes them probabilities again.
+    """Logistic regression with an L2 penalty on the weights, which cross-validation chooses.
+
+    The best answers come from weights that are held back, the best probabilities from larger ones. So each penalty is
+    judged by the held-out loss of its logits times one factor for all of them, the best there is, which stays.
 
     features [n, D], targets [n, C] one-hot (or any of 0 and 1 if multi-label). Features are standardised inside; the
     result takes them as they are. Images of one group, such as those of one person, are validated together.
@@ -56,33 +56,32 @@ def solve_probe(
     fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed, groups)).to(features.device)
     parts = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
     solutions: list[Tensor | None] = [None] * len(parts)
-    best, most, held_out, waited = PENALTIES[0], -float("inf"), torch.empty(0), 0
+    fair = _fair(targets, parts)
+    best, times, least, held_out = PENALTIES[0], 1.0, float("inf"), torch.empty(0)
     for penalty in PENALTIES:  # each starts from the one before: a path of close solutions
         logits = features.new_empty(targets.shape)
         for k, (seen, unseen) in enumerate(parts):
             solutions[k] = w = _logistic_regression(standard[seen], targets[seen], penalty, multi_label, solutions[k])
             logits[unseen] = standard[unseen] @ w[:, :-1].T + w[:, -1]
-        right = _right(logits, targets, multi_label)
-        waited = 0 if right > most else waited + 1
-        if right > most:
-            best, most, held_out = penalty, right, logits
-        if waited == PATIENCE:
-            break
-    times = _sharpness(held_out, targets, multi_label)
+        factor, loss = _sharpness(logits[fair], targets[fair], multi_label)
+        if not loss < least:
+            break  # weaker ones only fit more closely what they have seen, and take the longest
+        best, times, least, held_out = penalty, factor, loss, logits
     solution = times * _logistic_regression(standard, targets, best, multi_label, None)
     weight = solution[:, :-1] / std
     return Probe(weight, solution[:, -1] - weight @ mean, best, times, times * held_out)
 
 
-def _right(logits: Tensor, targets: Tensor, multi_label: bool) -> float:
-    """The share of images whose class comes first; with several labels none does, and the loss has to say it."""
-    if multi_label:
-        return -_loss(logits, targets, True).item()
-    return (logits.argmax(dim=1) == targets.argmax(dim=1)).float().mean().item()
+def _fair(targets: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The images whose classes others have too, in the other folds: what could not be learned says nothing."""
+    fair = torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+    for seen, unseen in parts:
+        fair[unseen] = ~(targets[unseen].bool() & ~targets[seen].bool().any(dim=0)).any(dim=1)
+    return fair if fair.any() else torch.ones_like(fair)
 
 
-def _sharpness(logits: Tensor, targets: Tensor, multi_label: bool) -> float:
-    """The factor with the least loss, which has a single minimum: thirds that it does not lie in are cut off."""
+def _sharpness(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[float, float]:
+    """The factor with the least loss, and that; it has a single minimum, and the third that it is not in is cut off."""
     low, high = 1 / SHARPEST, SHARPEST
     for _ in range(24):
         one, other = low ** (2 / 3) * high ** (1 / 3), low ** (1 / 3) * high ** (2 / 3)
@@ -90,7 +89,8 @@ def _sharpness(logits: Tensor, targets: Tensor, multi_label: bool) -> float:
             high = other
         else:
             low = one
-    return (low * high) ** 0.5
+    factor = (low * high) ** 0.5
+    return factor, _loss(factor * logits, targets, multi_label).item()
 
 
 def _logistic_regression(x: Tensor, targets: Tensor, penalty: float, multi_label: bool, start: Tensor | None) -> Tensor:

@@ -86,7 +86,7 @@ def _saved(known: set[int]) -> Iterator[dict[int, int]]:
     kept: dict[int, int] = {}
     held = []
 
-    def pack(tensor: Tensor) -> Any:
+    def pack(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
             kept[storage.data_ptr()] = storage.nbytes()

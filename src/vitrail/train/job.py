@@ -17,7 +17,7 @@ from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
 from vitrail.models import build
 from vitrail.models.heads import classifiers
-from vitrail.models.tuning import PARTS, freeze, merge, tune, tuning_of
+from vitrail.models.tuning import PARTS, freeze, learns, merge, tune, tuning_of
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.distil import Distil
 from vitrail.tasks.probe import solve_probe
@@ -28,6 +28,7 @@ from vitrail.train.finish import classification_content, data_problems, figures_
 from vitrail.train.forward import Forward
 from vitrail.train.images import Images, read
 from vitrail.train.loop import Settings, Trainer
+from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
 from vitrail.train.record import read_record
@@ -68,6 +69,10 @@ class Job(Work):
         self.model = set_drop_path(self.start.model, rate).to(self.group.device)
         if recipe.tune in PARTS:
             tune(self.model, recipe.tune, **parts_of(recipe))
+        if recipe.optimizer == "muon" and not self.again and not self.learning_matrices():
+            raise VitrailError(
+                "--optimizer muon is for matrices inside of a transformer, and here none of them learns."
+            )
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
         if recipe.teacher is not None:
@@ -102,6 +107,9 @@ class Job(Work):
             self.view, self.data, self.source, self.samples, self.start, self.recipe, self.why, self.group.device,
             self.dtype, self.folder, self.tuned_rows(),
         )  # fmt: skip
+
+    def learning_matrices(self) -> bool:
+        return any(learns(n, self.recipe.tune) and hidden(n, p) for n, p in self.model.named_parameters())
 
     def tuned_rows(self) -> list[tuple[str, str, str]]:
         recipe, settings = self.recipe, self.model.settings

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Of Jordan's quintic: fast rather than exact, singular values end between 0.7 and 1.2.
+# Of Jordan's quintic, fast rather than exact: most singular values end between 0.7 and 1.2, the least lie below.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 SIZE = 0.2  # root mean square of an update, about that of AdamW's
+MOMENTUM = 0.95
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -33,18 +34,15 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 class Muon(torch.optim.AdamW):
     """A group has `parts`, of each of its parameters the number of matrices that lie in it side by side, such as 3 for
-    queries, keys and values; or None, and is AdamW's."""
-
-    def __init__(self, groups: list[dict[str, Any]], momentum: float = 0.95, **options: Any):
-        self.momentum = momentum
-        super().__init__(groups, **options)
+    queries, keys and values; or None, and is AdamW's. torch.optim.Muon is the same for a single matrix; it takes no
+    convolutions, no parts, one matrix after the other, and nothing that is AdamW's."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             if group["parts"]:
                 self._step_matrices(group)
-        super().step(closure)  # what has no gradient any more is left alone there
+        super().step()  # what has no gradient any more is left alone there
 
     def _step_matrices(self, group: dict[str, Any]) -> None:
         waiting: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -55,8 +53,8 @@ class Muon(torch.optim.AdamW):
             if not state:
                 state["momentum"] = torch.zeros_like(parameter)
                 state["step"] = torch.zeros(())  # AdamW looks for it when a state is loaded
-            state["momentum"].lerp_(parameter.grad, 1 - self.momentum)
-            ahead = parameter.grad.lerp(state["momentum"], self.momentum)  # Nesterov's
+            state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
+            ahead = parameter.grad.lerp(state["momentum"], MOMENTUM)  # Nesterov's
             parameter.grad = None
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             for piece, update in zip(parameter.chunk(parts), ahead.chunk(parts), strict=True):

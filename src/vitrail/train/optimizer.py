@@ -7,21 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
 from vitrail.train.muon import Muon
+
+STACKED = ("qkv.weight", "qkv.lora_b")  # matrices of queries, keys and values, one above the other
 
 
 def make_optimizer(
     model: nn.Module, kind: str, lr: float, weight_decay: float, layer_decay: float, betas: tuple[float, float]
 ) -> Any:
     groups = parameter_groups(model, lr, weight_decay, layer_decay, apart=kind == "muon")
-    if kind == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
-    if not any(group["parts"] for group in groups):
-        raise VitrailError(
-            "--optimizer muon is for the matrices in a transformer's blocks, and none of them is to learn."
-        )
-    return Muon(groups, lr=lr, betas=betas, fused=True)
+    kinds = Muon if kind == "muon" else torch.optim.AdamW
+    return kinds(groups, lr=lr, betas=betas, fused=True)
 
 
 def parameter_groups(
@@ -42,7 +38,7 @@ def parameter_groups(
     return [
         {
             "params": [*parameters.values()],
-            "parts": [3 if "qkv" in name else 1 for name in parameters] if inside else None,
+            "parts": [3 if name.endswith(STACKED) else 1 for name in parameters] if inside else None,
             "weight_decay": weight_decay if decayed else 0.0,
             "scale": scale,  # relative to lr, for the schedule
             "lr": lr * scale,
@@ -78,8 +74,8 @@ def decays(name: str, parameter: Tensor) -> bool:
 
 
 def hidden(name: str, parameter: Tensor) -> bool:
-    """A matrix, or a convolution over several channels, that has layers before and after it."""
-    inner = any(part in f".{name}" for part in (".blocks.", ".stages.", ".stem.convs."))
+    """A matrix in a block, or a convolution over several channels in a stem, that has layers before and after it."""
+    inner = any(part in f".{name}" for part in (".blocks.", ".stages.", ".stem.convs.")) and ".bias." not in name
     matrix = parameter.ndim == 2 or (parameter.ndim == 4 and parameter.shape[1] > 1)
     return inner and matrix and decays(name, parameter)
 

@@ -49,7 +49,7 @@ class Recipe:
     lr: float | None = None
     """Peak learning rate (of the head and the last block, where layers differ)."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon: for the matrices in a transformer's blocks, AdamW for the rest; from scratch it learns faster."""
+    """muon: for the matrices in a transformer's blocks, AdamW for the rest; worth a try from scratch."""
     weight_decay: float | None = None
     """Decay of matrices; norms, biases, tokens and positions have none."""
     layer_decay: float | None = None
