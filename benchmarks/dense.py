@@ -5,9 +5,9 @@
 
 The rows of Vitrail are `vitrail.train(data, task=…)` with no other option than what the row says; it selects on its own
 validation images, and test/ is looked at once, at the end, by `vitrail.evaluate`. torchvision's models (dense_peers.py)
-learn from scratch by the same loop on the same images, for as many epochs; validation chooses their epoch too, and with the
-first seed the rate (of --peer-lr) that the others train at; all are shown. Data without a test/ is divided by a fixed
-seed, a fifth to test on.
+learn from scratch by the same loop on the same images, for as many epochs; validation chooses their epoch too, and with
+the first seed the rate (of --peer-lr) that the others train at; all are shown. Data without a test/ is divided by a
+fixed seed, a fifth to test on.
 
 `--jobs N` trains N at a time, which says nothing about speed: images/s of prediction are measured afterwards, one model
 at a time, in turns (not with --timed 0). What --json has already is not done again.

@@ -2,8 +2,9 @@
 
     python benchmarks/dense_sizes.py --device cuda --json out.json
 
-Square images, the same batch at every size, bf16 autocast on a GPU that has it; one model after the other, the median of
-the repeats. A step is forward and backward, without the optimizer's. Memory is the peak that is allocated, weights included; on a CPU it is not known.
+Square images, the same batch at every size, bf16 autocast on a GPU that has it; one model after the other, and the
+median of the repeats counts. A step is forward and backward, without the optimizer's. Memory is the peak that is
+allocated, weights included; on a CPU it is not known.
 """
 
 import argparse
