@@ -22,7 +22,7 @@ from vitrail.tasks.segment import Segment, boundary_f1, miou
 from vitrail.tasks.segment_pictures import case
 
 S = TypeVar("S", bound=Sample)
-F = TypeVar("F")
+T = TypeVar("T")
 A = TypeVar("A")
 Problems = list[tuple[str, str]]
 Progress = Callable[[int, int], None]
@@ -106,14 +106,14 @@ def measure_masks(
     def read(sample: MaskedSample) -> tuple[Image.Image, np.ndarray]:
         return sample.decode(), table[sample.mask_pixels()]
 
-    def measured(asked: tuple[MaskedSample, tuple[Image.Image, np.ndarray], np.ndarray]) -> tuple[Any, torch.Tensor]:
-        sample, (_, truth), answer = asked
+    def measured(asked: tuple[MaskedSample, np.ndarray, np.ndarray]) -> tuple[MaskedSample, torch.Tensor]:
+        sample, truth, answer = asked
         small = _smaller(truth.shape, BOUNDED)
         counts = task.label_rows(_one(answer), _one(truth))
         edges = boundary_f1(_one(resized_mask(answer, small)), _one(resized_mask(truth, small)), len(task.classes))
         return sample, torch.cat([counts, edges], dim=1)
 
-    asked = _asked(samples, read, lambda found: found[0], said, problems, progress)
+    asked = _asked(samples, read, said, problems, progress)
     for sample, row in threaded(min(4, default_workers()), measured, asked, ahead=1):  # while the model has the next
         rows.append(row)
         kept.append(sample)
@@ -147,18 +147,19 @@ def measure_boxes(
     """The same of boxes, by all that `said` finds on a picture; what scores above the threshold is drawn."""
     score, kept = Score(classes, masks), []
     problems: Problems = []
-    for sample, image, found in _asked(samples, _of_its_size, lambda image: image, said, problems, progress):
-        sample = replace(sample, classes=np.asarray(indices)[sample.classes])
-        score.add(there(sample, (image.height, image.width), masks), found)
+
+    def read(sample: Boxed) -> tuple[Image.Image, Objects]:
+        image = sample.decode()
+        size = (image.height, image.width)
+        sample.check_size(size)
+        return image, there(sample, size, masks)
+
+    samples = [replace(sample, classes=np.asarray(indices)[sample.classes]) for sample in samples]
+    for sample, truth, found in _asked(samples, read, said, problems, progress):
+        score.add(truth, found)
         kept.append(sample)
     _some(kept, problems)
     return measured_boxes(score, kept, threshold, draw), kept, problems
-
-
-def _of_its_size(sample: Boxed) -> Image.Image:
-    image = sample.decode()
-    sample.check_size((image.height, image.width))
-    return image
 
 
 def measured_boxes(score: Score, samples: Sequence[Sample], threshold: float, draw: bool, seed: int = 0) -> Measured:
@@ -174,30 +175,29 @@ def measured_boxes(score: Score, samples: Sequence[Sample], threshold: float, dr
 
 
 def _asked(
-    samples: Sequence[S], read: Callable[[S], F], image: Callable[[F], Image.Image], said: Answers[A],
-    problems: Problems, progress: Progress | None,
-) -> Iterator[tuple[S, F, A]]:  # fmt: skip
-    """(sample, what was read, the model's answer), in order. Threads read ahead; what can't be read goes to the
-    problems. `said` takes as many at a time as it likes."""
+    samples: Sequence[S], read: Callable[[S], tuple[Image.Image, T]], said: Answers[A], problems: Problems,
+    progress: Progress | None,
+) -> Iterator[tuple[S, T, A]]:  # fmt: skip
+    """(sample, what is true of it, what was said), in order. Threads read pictures and truths ahead; what can't be read
+    goes to the problems."""
 
-    def attempt(sample: S) -> F | VitrailError:
+    def attempt(sample: S) -> tuple[Image.Image, T] | VitrailError:
         try:
             return read(sample)
         except VitrailError as error:
             return error
 
-    def readable() -> Iterator[tuple[S, F]]:
+    def readable() -> Iterator[tuple[S, Image.Image, T]]:
         for sample, found in zip(samples, threaded(default_workers(), attempt, samples), strict=True):
             if isinstance(found, VitrailError):
                 problems.append((sample.name, str(found)))
             else:
-                yield sample, found
+                yield sample, *found
 
-    shown, kept = tee(readable())
-    for done, (answer, (sample, found)) in enumerate(
-        zip(said(image(found) for _, found in shown), kept, strict=True), 1
-    ):
-        yield sample, found, answer
+    shown, kept = tee(readable())  # the model takes several before it answers the first
+    answers = said(image for _, image, _ in shown)
+    for done, (answer, (sample, _, truth)) in enumerate(zip(answers, kept, strict=True), 1):
+        yield sample, truth, answer
         if progress:
             progress(done + len(problems), len(samples))
 
