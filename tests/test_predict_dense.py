@@ -57,9 +57,9 @@ def test_a_native_picture_beyond_the_limit_goes_by_windows(monkeypatch: pytest.M
     model, sizes = segmenter(2), []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
     pre = replace(model.preprocessing, fit="native")
-    assert pixel_classes(model, picture(40, 60, 30), pre).shape == (40, 60)
+    assert pixel_classes(model, [picture(40, 60, 30)], pre)[0].shape == (40, 60)
     assert sizes == [(40, 60)]
-    assert pixel_classes(model, picture(41, 60, 30), pre).shape == (41, 60)
+    assert pixel_classes(model, [picture(41, 60, 30)], pre)[0].shape == (41, 60)
     assert set(sizes[1:]) == {(32, 32)} and len(sizes) == 1 + 2 * 3
 
 

@@ -64,7 +64,7 @@ def evaluate(
         if knn or probe or flip or crops > 1:
             raise VitrailError("--knn, --probe, --flip and --crops go with a classifier; this model was made to "
                                f"{predictor.task}.")  # fmt: skip
-        return _evaluate_dense(predictor, run, fspath(data), split, report, progress)
+        return _evaluate_dense(predictor, run, fspath(data), split, report, batch_size, progress)
     if predictor.about.get("task") == "spoof":
         if knn or probe:
             raise VitrailError("--knn and --probe go with a classifier; this model tells live faces from attacks.")
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def _evaluate_dense(
-    predictor: Predictor, run: Any, data: str, split: str | None, report: Any, progress: Progress | None
+    predictor: Predictor, run: Any, data: str, split: str | None, report: Any, batch: int, progress: Progress | None
 ) -> dict[str, Any]:
     """Pictures in their own size, by what `predictor.segment` or `.detect` says of them."""
     from vitrail.data.boxes import open_boxes
@@ -116,16 +116,18 @@ def _evaluate_dense(
         samples, name, notes = scored_samples(source, run, split)
         indices, colours = class_indices(source, predictor), palette(len(labels), about.get("colours"))
         found, kept, problems = measure_masks(
-            Segment(labels), samples, lambda image: predictor.segment(image).mask, indices, colours, show,  # type: ignore
-            report is not None,
+            Segment(labels), samples,  # type: ignore[arg-type]
+            lambda images: (found.mask for found in predictor.segmentations(images, batch_size=batch)), indices,
+            colours, show, report is not None,
         )  # fmt: skip
     else:
         source = open_boxes(data)
         samples, name, notes = scored_samples(source, run, split)
         masks = predictor.model.settings.head == "mask_rcnn" and source.outlined  # type: ignore[union-attr]
         found, kept, problems = measure_boxes(
-            labels, samples, lambda image: predictor.detect(image, 0.0).found, class_indices(source, predictor),  # type: ignore
-            masks, about.get("threshold", 0.5), show, report is not None,
+            labels, samples,  # type: ignore[arg-type]
+            lambda images: (each.found for each in predictor.detections(images, 0.0, batch)),
+            class_indices(source, predictor), masks, about.get("threshold", 0.5), show, report is not None,
         )  # fmt: skip
     notes += source.notes
     if report is not None:

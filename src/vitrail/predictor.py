@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data import fit_image, several, to_image
+from vitrail.data.pictures import as_pixels
+from vitrail.data.together import in_batches
 from vitrail.data.views import CROPS, Picture, decoded
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import MaskedAutoencoder, Preprocessing
@@ -199,15 +201,22 @@ class Predictor:
         The picture is brought to the model's size and the answer back to its own. With a `window`, such as 512, it is
         looked at in its own size instead, through windows of that side that overlap by at least this share.
         """
+        return next(self.segmentations([image], window, overlap))
+
+    def segmentations(
+        self, images: Iterable[Any], window: int | None = None, overlap: float = 0.25, batch_size: int = 32
+    ) -> "Iterator[Segmentation]":
+        """The same of many pictures, in order and as they come; those of one size go through the model together."""
         from vitrail.tasks.segment_pictures import palette
         from vitrail.tasks.segmented import Segmentation, pixel_classes
 
         self._refuse_others("segment")
-        picture = to_image(image)
-        with self.precision():
-            mask = pixel_classes(self.model, picture, self.preprocessing, self.device, window, overlap)
         colours = palette(len(self.labels), self.about.get("colours"))
-        return Segmentation(picture, mask, self.labels, colours)
+        for batch in in_batches(map(to_image, images), batch_size):
+            with self.precision():
+                masks = pixel_classes(self.model, batch, self.preprocessing, self.device, window, overlap)
+            for picture, mask in zip(batch, masks, strict=True):
+                yield Segmentation(picture, mask, self.labels, colours)
 
     def detect(self, image: Any, threshold: float | None = None) -> "Detections":
         """What a model that was trained to detect finds on one picture, the surest first: each with `.label`,
@@ -215,15 +224,23 @@ class Predictor:
 
         `threshold` is the probability from which on; by default the one that suited the run's validation images best.
         """
-        from vitrail.tasks.detect import find
+        return next(self.detections([image], threshold))
+
+    def detections(
+        self, images: Iterable[Any], threshold: float | None = None, batch_size: int = 32
+    ) -> "Iterator[Detections]":
+        """The same of many pictures, in order and as they come; those of one size go through the model together."""
+        from vitrail.tasks.detect import find_alike
         from vitrail.tasks.detected import Detections
 
         self._refuse_others("detect")
-        picture = fit_image(to_image(image), replace(self.preprocessing, fit="native"))
-        pixels = np.array(picture).reshape(picture.height, picture.width, -1)
-        (found,) = find(self.model, [torch.from_numpy(pixels).permute(2, 0, 1)], self.preprocessing, self._dtype)
         least = self.about.get("threshold", 0.5) if threshold is None else threshold
-        return Detections(picture, found.above(least), self.labels)
+        own = replace(self.preprocessing, fit="native")
+        for batch in in_batches((fit_image(to_image(image), own) for image in images), batch_size):
+            pixels = [torch.from_numpy(as_pixels(picture)).permute(2, 0, 1) for picture in batch]
+            every = find_alike(self.model, pixels, self.preprocessing, self._dtype)
+            for picture, found in zip(batch, every, strict=True):
+                yield Detections(picture, found.above(least), self.labels)
 
     @property
     def task(self) -> str:

@@ -70,7 +70,8 @@ def predict(
         given |= {"out": out, "window": window, "threshold": threshold}
         _refuse_foreign(predictor.task, given)
         if predictor.task != "classify":
-            return report_skipped(predict_dense(predictor, paths, out, json_file, window, threshold), len(paths))
+            bad = predict_dense(predictor, paths, out, json_file, window, threshold, batch_size)
+            return report_skipped(bad, len(paths))
         rows = csv_format.writer(csv_file) if csv_file else None
         if rows:
             rows.writerow(["path", "label", "index", "probability"])

@@ -2,13 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import tee
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.predict import Predictor
 
+Answered = tuple[Path, Path | None, Any]  # a picture, where its files begin, and what the model says of it
 LISTED = 12  # boxes of a picture that are printed; the files have all
 
 
@@ -19,6 +22,7 @@ def predict_dense(
     json_file: IO[str] | None,
     window: int | None,
     threshold: float | None,
+    batch_size: int,
 ) -> list[str]:
     """Goes through the pictures; gives a sentence for each that can't be read."""
     from vitrail.errors import VitrailError
@@ -27,52 +31,38 @@ def predict_dense(
         raise VitrailError(f"--out names a folder, and {out} is a file.")
     bad: list[str] = []
     if predictor.task == "segment":
-        _segment(predictor, paths, out, json_file, window, bad)
+        masks = partial(predictor.segmentations, window=window, batch_size=batch_size)
+        _segment(predictor.labels, _answered(paths, out, masks, bad), json_file)
     else:
-        _detect(predictor, paths, out, json_file, threshold, bad)
+        boxes = partial(predictor.detections, threshold=threshold, batch_size=batch_size)
+        _detect(predictor, _answered(paths, out, boxes, bad), out, json_file)
     if out is not None and len(bad) < len(paths):
         print(f"Pictures and files of {len(paths) - len(bad):,} in {out}")
     return bad
 
 
-def _segment(
-    predictor: "Predictor",
-    paths: list[Path],
-    out: Path | None,
-    file: IO[str] | None,
-    window: int | None,
-    bad: list[str],
-) -> None:
+def _segment(labels: list[str], answers: Iterator[Answered], file: IO[str] | None) -> None:
     from vitrail.tasks.segment_pictures import summary
 
     rows = []
-    for path, place, image in _read(paths, out, bad):
-        found = predictor.segment(image, window)
-        print(f"{path}  {image.width}×{image.height}")
+    for path, place, found in answers:
+        print(f"{path}  {found.image.width}×{found.image.height}")
         for one in found.shares:
             print(f"  {one['share']:6.1%}  {'█' * round(20 * one['share']):<20}  {one['label']}")
         if place is not None:
             found.save(place.parent, place.name, str(path))
         if file:
-            rows.append(summary(found.mask, predictor.labels, str(path)))
+            rows.append(summary(found.mask, labels, str(path)))
     if file:
         json.dump(rows, file, indent=2, ensure_ascii=False)
 
 
-def _detect(
-    predictor: "Predictor",
-    paths: list[Path],
-    out: Path | None,
-    file: IO[str] | None,
-    threshold: float | None,
-    bad: list[str],
-) -> None:
+def _detect(predictor: "Predictor", every: Iterator[Answered], out: Path | None, file: IO[str] | None) -> None:
     from vitrail.tasks.detect_pictures import Answer, coco_results, write_coco
 
     answers = []
-    for path, place, image in _read(paths, out, bad):
-        found = predictor.detect(image, threshold)
-        print(f"{path}  {image.width}×{image.height}")
+    for path, place, found in every:
+        print(f"{path}  {found.image.width}×{found.image.height}")
         for one in found[:LISTED]:
             box = ", ".join(f"{side:.0f}" for side in one.box)
             print(f"  {one.probability:6.1%}  {one.label}  [{box}]")
@@ -82,7 +72,7 @@ def _detect(
             print("  nothing found")
         if place is not None:
             found.save(place.with_name(f"{place.name}_boxes.png"))
-        answers.append(Answer(str(path), (image.height, image.width), found.found))
+        answers.append(Answer(str(path), (found.image.height, found.image.width), found.found))
     ids = predictor.about.get("category_ids")
     if out is not None and answers:
         write_coco(out / "predictions.json", answers, predictor.labels, ids)
@@ -90,8 +80,10 @@ def _detect(
         json.dump(coco_results(answers, predictor.labels, ids), file, ensure_ascii=False)
 
 
-def _read(paths: list[Path], out: Path | None, bad: list[str]) -> Iterator[tuple[Path, Path | None, Any]]:
-    """(path, where its files begin, upright picture) of those that can be read, decoded in threads a few ahead."""
+def _answered(
+    paths: list[Path], out: Path | None, said: Callable[[Iterator[Any]], Iterator[Any]], bad: list[str]
+) -> Iterator[Answered]:
+    """Of the pictures that can be read, in order; they are decoded in threads a few ahead."""
     from vitrail.cli.pictures import progress
     from vitrail.data import to_image
     from vitrail.data.pictures import default_workers, threaded
@@ -103,14 +95,20 @@ def _read(paths: list[Path], out: Path | None, bad: list[str]) -> Iterator[tuple
         except VitrailError as error:
             return error
 
-    places = [None] * len(paths) if out is None else places_in(out, paths)
-    with progress(len(paths)) as advance:
+    def readable() -> Iterator[tuple[Path, Path | None, Any]]:
         images = threaded(min(4, default_workers()), read, paths, ahead=2)
         for path, place, image in zip(paths, places, images, strict=True):
             if isinstance(image, VitrailError):
                 bad.append(str(image))
+                advance()
             else:
                 yield path, place, image
+
+    places = [None] * len(paths) if out is None else places_in(out, paths)
+    with progress(len(paths)) as advance:
+        shown, kept = tee(readable())
+        for found, (path, place, _) in zip(said(image for _, _, image in shown), kept, strict=True):
+            yield path, place, found
             advance()
 
 

@@ -7,11 +7,12 @@ else.
 
 import math
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,7 +170,7 @@ def _identity(sample: Sample) -> str:
     return f"{whole} {sample.identity()}"
 
 
-def threaded(workers: int, function: Callable[[T], R], items: Sequence[T], ahead: int = 4) -> Generator[R, None, None]:
+def threaded(workers: int, function: Callable[[T], R], items: Iterable[T], ahead: int = 4) -> Generator[R, None, None]:
     """`map` in threads, in order, at most `ahead` items per worker before the reader. Pillow decodes outside of
     Python's lock, so threads do what processes would, without copying pictures between them."""
     if workers < 1:
@@ -177,12 +178,13 @@ def threaded(workers: int, function: Callable[[T], R], items: Sequence[T], ahead
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode") as pool:
         try:
-            waiting = [pool.submit(function, item) for item in items[: workers * ahead]]
-            for item in items[workers * ahead :]:
-                yield waiting.pop(0).result()
+            coming = iter(items)
+            waiting = deque(pool.submit(function, item) for item in islice(coming, workers * ahead))
+            for item in coming:
+                yield waiting.popleft().result()
                 waiting.append(pool.submit(function, item))
             while waiting:
-                yield waiting.pop(0).result()
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

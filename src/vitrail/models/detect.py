@@ -179,6 +179,12 @@ def viewing_size(size: Grid, short_side: int, long_side: int) -> Grid:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
+def frame_size(size: Grid, short_side: int, long_side: int) -> Grid:
+    """The size in which the network sees it, when no larger picture is beside it."""
+    height, width = (math.ceil(side / STRIDES[-1]) * STRIDES[-1] for side in viewing_size(size, short_side, long_side))
+    return height, width
+
+
 class Anchors(AnchorGenerator):
     """In the middle of each cell, with strides that are known instead of guessed from the size of a map, in float32:
     bfloat16 has eight bits, and places a corner at 600 pixels to the nearest four."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from vitrail.data.boxes.augment import BoxBatch
 from vitrail.data.boxes.outlines import to_runs
 from vitrail.data.boxes.samples import Boxed
 from vitrail.data.pictures import Pictures, Unreadable
+from vitrail.data.together import alike
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.dense import DetectorSettings
-from vitrail.models.detect import paste
+from vitrail.models.detect import frame_size, paste
 from vitrail.tasks.detect_metrics import Objects, Score, there
 
 
@@ -99,3 +100,17 @@ def find(
             Objects(boxes.astype(np.float64), classes, scores.astype(np.float64), np.zeros(len(boxes), bool), masks)
         )
     return made
+
+
+def find_alike(
+    model: nn.Module, images: Sequence[Tensor], pre: Preprocessing, dtype: torch.dtype = torch.float32
+) -> list[Objects]:
+    """The same, of each picture as by itself: those that fill one frame go together, so that none is padded to the size
+    of another, which a transformer would see."""
+    settings: Any = model.settings
+    sizes = [frame_size((image.shape[1], image.shape[2]), *settings.image_size) for image in images]
+    like = next(model.parameters(), None)
+    found: dict[int, Objects] = {}
+    for numbers in alike(sizes, "cpu" if like is None else like.device):
+        found |= zip(numbers, find(model, [images[number] for number in numbers], pre, dtype), strict=True)
+    return [found[number] for number in range(len(images))]

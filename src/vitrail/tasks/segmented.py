@@ -1,4 +1,4 @@
-"""One picture through a segmenter: the class of each of its pixels, at the picture's own size, in bounded memory."""
+"""Pictures through a segmenter: the class of each of their pixels, at their own sizes, in bounded memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,16 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitrail.data.masks.joint import fitted_part
+from vitrail.data.pictures import as_pixels, default_workers, threaded
 from vitrail.data.preprocess import fit_image
+from vitrail.data.together import LARGEST, alike
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.windows import window_labels
 from vitrail.tasks.pictured import png
 from vitrail.tasks.segment_pictures import mask_image, overlay, save_segmentation, shares
 
 ENLARGED = 2**24  # logits at the picture's size that are held at once: 64 MB
-LARGEST = 2**22  # pixels that a model takes at once as they are; larger pictures go through it by windows
-WINDOW = 1024  # their side
+WINDOW = 1024  # the side of windows, by which pictures larger than `LARGEST` go through a model as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +57,38 @@ class Segmentation:
 @torch.inference_mode()
 def pixel_classes(
     model: nn.Module,
-    image: Image.Image,
+    images: Sequence[Image.Image],
     pre: Preprocessing,
     device: torch.device | str = "cpu",
     window: int | None = None,
     overlap: float = 0.25,
-) -> np.ndarray:
-    """uint8 [h, w], the likeliest class of every pixel of an upright picture.
+) -> list[np.ndarray]:
+    """uint8 [h, w] for each upright picture: the likeliest class of every pixel.
 
-    The picture is brought to the model's size and the answer back to the picture's own; with a `window`, it is looked
-    at in its own size, through overlapping windows of that side.
+    A picture is brought to the model's size and the answer back to its own; with a `window`, it is looked at in its own
+    size, through overlapping windows of that side. Those that come to one size go through the model together.
     """
     mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (pre.mean, pre.std))
 
     def prepare(pixels: Tensor) -> Tensor:
         return pixels.to(device).float().div_(255).sub_(mean).div_(std)
 
-    if window is None and pre.fit == "native" and image.width * image.height > LARGEST:
-        window = WINDOW
-    fitted = fit_image(image, pre if window is None else replace(pre, fit="native"))
-    pixels = torch.from_numpy(np.array(fitted).reshape(fitted.height, fitted.width, -1)).permute(2, 0, 1)[None]
-    if window is not None:
-        return window_labels(model, pixels, window, overlap, prepare)[0].numpy()
-    logits = model(prepare(pixels)).float()
-    return enlarged_classes(fitted_part(logits, (image.height, image.width), pre)[0], (image.height, image.width))
+    def fitted(image: Image.Image) -> Tensor:
+        pixels = as_pixels(fit_image(image, pre if window is None else replace(pre, fit="native")))
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    inputs = [*threaded(min(default_workers(), len(images) - 1), fitted, images)]  # a single one without a thread
+    classes: dict[int, np.ndarray] = {}
+    for numbers in alike([(each.shape[1], each.shape[2]) for each in inputs], device):
+        pixels = torch.stack([inputs[number] for number in numbers])
+        side = WINDOW if window is None and pre.fit == "native" and pixels[0, 0].numel() > LARGEST else window
+        if side is not None:
+            classes |= zip(numbers, window_labels(model, pixels, side, overlap, prepare).numpy(), strict=True)
+            continue
+        for number, logits in zip(numbers, model(prepare(pixels)).float(), strict=True):
+            size = (images[number].height, images[number].width)
+            classes[number] = enlarged_classes(fitted_part(logits, size, pre), size)
+    return [classes[number] for number in range(len(images))]
 
 
 def enlarged_classes(logits: Tensor, size: tuple[int, int]) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The end of a dense run, and of its evaluation: figures, the table of classes, the best, the median and the worst."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import tee
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,12 +18,15 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.detect_metrics import Objects, Score, picture_f1, there
 from vitrail.tasks.detect_pictures import beside
 from vitrail.tasks.report import thumbnail
-from vitrail.tasks.segment import Segment, miou
+from vitrail.tasks.segment import Segment, boundary_f1, miou
 from vitrail.tasks.segment_pictures import case
 
 S = TypeVar("S", bound=Sample)
+T = TypeVar("T")
+A = TypeVar("A")
 Problems = list[tuple[str, str]]
 Progress = Callable[[int, int], None]
+Answers = Callable[[Iterable[Image.Image]], Iterator[A]]  # of a model, one to a picture
 # A name, and what it says to someone who has not met it.
 OF_MASKS = {
     "miou": ("Mean IoU", "of the pixels that are of a class or said to be, how many are both; a mean of the classes"),
@@ -89,7 +93,7 @@ def shown_cases(worst_first: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def measure_masks(
-    task: Segment, samples: Sequence[MaskedSample], said: Callable[[Image.Image], np.ndarray], indices: Sequence[int],
+    task: Segment, samples: Sequence[MaskedSample], said: Answers[np.ndarray], indices: Sequence[int],
     colours: np.ndarray, progress: Progress | None = None, draw: bool = False,
 ) -> tuple[Measured, list[MaskedSample], Problems]:  # fmt: skip
     """Each pixel of each picture in its own size, by what `said` says of it. `indices` are the model's numbers of the
@@ -102,20 +106,23 @@ def measure_masks(
     def read(sample: MaskedSample) -> tuple[Image.Image, np.ndarray]:
         return sample.decode(), table[sample.mask_pixels()]
 
-    for sample, found in _read(samples, read, problems, progress):
-        image, truth = found
-        answer = said(image)
+    def measured(asked: tuple[MaskedSample, np.ndarray, np.ndarray]) -> tuple[MaskedSample, torch.Tensor]:
+        sample, truth, answer = asked
         small = _smaller(truth.shape, BOUNDED)
-        edges = _row(task, resized_mask(answer, small), resized_mask(truth, small), boundaries=True)
-        counts = _row(task, answer, truth, boundaries=False)
-        rows.append(torch.cat([counts, edges[:, counts.shape[1] :]], dim=1))
+        counts = task.label_rows(_one(answer), _one(truth))
+        edges = boundary_f1(_one(resized_mask(answer, small)), _one(resized_mask(truth, small)), len(task.classes))
+        return sample, torch.cat([counts, edges], dim=1)
+
+    asked = _asked(samples, read, said, problems, progress)
+    for sample, row in threaded(min(4, default_workers()), measured, asked, ahead=1):  # while the model has the next
+        rows.append(row)
         kept.append(sample)
     _some(kept, problems)
     joined = torch.cat(rows)
     cases = []
     for word, place in shown_cases(task.worst_first(joined)) if draw else []:
         image, truth = read(kept[place])
-        answer, size = said(image), _smaller(truth.shape, SHOWN)
+        answer, size = next(said([image])), _smaller(truth.shape, SHOWN)
         picture = image.convert("RGB").resize(size[::-1], Image.Resampling.BILINEAR)
         drawn = case(picture, resized_mask(truth, size), resized_mask(answer, size), task.classes, colours)
         own = miou(task.counts(joined[place : place + 1])[0])
@@ -124,8 +131,8 @@ def measure_masks(
     return Measured(figures, task.per_class(joined), cases, OF_MASKS, "Pixels"), kept, problems
 
 
-def _row(task: Segment, said: np.ndarray, truth: np.ndarray, boundaries: bool) -> torch.Tensor:
-    return task.label_rows(torch.from_numpy(said)[None], torch.from_numpy(truth)[None], boundaries)
+def _one(mask: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(mask)[None]
 
 
 def _smaller(size: tuple[int, ...], longest: int) -> tuple[int, int]:
@@ -134,24 +141,25 @@ def _smaller(size: tuple[int, ...], longest: int) -> tuple[int, int]:
 
 
 def measure_boxes(
-    classes: Sequence[str], samples: Sequence[Boxed], found: Callable[[Image.Image], Objects], indices: Sequence[int],
+    classes: Sequence[str], samples: Sequence[Boxed], said: Answers[Objects], indices: Sequence[int],
     masks: bool, threshold: float, progress: Progress | None = None, draw: bool = False,
 ) -> tuple[Measured, list[Boxed], Problems]:  # fmt: skip
-    """The same of boxes, by all that `found` finds on a picture; what scores above the threshold is drawn."""
+    """The same of boxes, by all that `said` finds on a picture; what scores above the threshold is drawn."""
     score, kept = Score(classes, masks), []
     problems: Problems = []
-    for sample, image in _read(samples, _of_its_size, problems, progress):
-        sample = replace(sample, classes=np.asarray(indices)[sample.classes])
-        score.add(there(sample, (image.height, image.width), masks), found(image))
+
+    def read(sample: Boxed) -> tuple[Image.Image, Objects]:
+        image = sample.decode()
+        size = (image.height, image.width)
+        sample.check_size(size)
+        return image, there(sample, size, masks)
+
+    samples = [replace(sample, classes=np.asarray(indices)[sample.classes]) for sample in samples]
+    for sample, truth, found in _asked(samples, read, said, problems, progress):
+        score.add(truth, found)
         kept.append(sample)
     _some(kept, problems)
     return measured_boxes(score, kept, threshold, draw), kept, problems
-
-
-def _of_its_size(sample: Boxed) -> Image.Image:
-    image = sample.decode()
-    sample.check_size((image.height, image.width))
-    return image
 
 
 def measured_boxes(score: Score, samples: Sequence[Sample], threshold: float, draw: bool, seed: int = 0) -> Measured:
@@ -166,24 +174,32 @@ def measured_boxes(score: Score, samples: Sequence[Sample], threshold: float, dr
     return Measured(score.figures(seed=seed), score.per_class(), cases, OF_BOXES, "Objects")
 
 
-def _read(
-    samples: Sequence[S], read: Callable[[S], Any], problems: Problems, progress: Progress | None
-) -> Iterator[tuple[S, Any]]:
-    """Threads read ahead; what can't be read goes to the problems."""
+def _asked(
+    samples: Sequence[S], read: Callable[[S], tuple[Image.Image, T]], said: Answers[A], problems: Problems,
+    progress: Progress | None,
+) -> Iterator[tuple[S, T, A]]:  # fmt: skip
+    """(sample, what is true of it, what was said), in order. Threads read pictures and truths ahead; what can't be read
+    goes to the problems."""
 
-    def attempt(sample: S) -> Any:
+    def attempt(sample: S) -> tuple[Image.Image, T] | VitrailError:
         try:
             return read(sample)
         except VitrailError as error:
             return error
 
-    for done, (sample, found) in enumerate(zip(samples, threaded(default_workers(), attempt, samples), strict=True), 1):
-        if isinstance(found, VitrailError):
-            problems.append((sample.name, str(found)))
-        else:
-            yield sample, found
+    def readable() -> Iterator[tuple[S, Image.Image, T]]:
+        for sample, found in zip(samples, threaded(default_workers(), attempt, samples), strict=True):
+            if isinstance(found, VitrailError):
+                problems.append((sample.name, str(found)))
+            else:
+                yield sample, *found
+
+    shown, kept = tee(readable())  # the model takes several before it answers the first
+    answers = said(image for _, image, _ in shown)
+    for done, (answer, (sample, _, truth)) in enumerate(zip(answers, kept, strict=True), 1):
+        yield sample, truth, answer
         if progress:
-            progress(done, len(samples))
+            progress(done + len(problems), len(samples))
 
 
 def _some(kept: Sequence[Sample], problems: Problems) -> None:

@@ -228,7 +228,7 @@ def fit_mask(mask: np.ndarray, pre: Preprocessing) -> np.ndarray:
 
 
 def fitted_part(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:
-    """What of the logits [B, C, h, w] of a fitted picture is of the picture itself, which had this height and width."""
+    """What of the logits [..., h, w] of a fitted picture is of the picture itself, which had this height and width."""
     _refuse_crop(pre.fit)
     if pre.fit != "pad":
         return logits
