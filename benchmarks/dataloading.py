@@ -43,14 +43,17 @@ def vitrail_epochs(folder: str, cache: str) -> Iterator[Callable[[], int]]:
     pictures = shrunk(samples, Preprocessing(size=(SIZE, SIZE), mean=MEAN, std=STD), cache)
     augmenter = Augmenter(Policy(scale=SCALE), (SIZE, SIZE), MEAN, STD, seed=0)
     loader, device = Loader(pictures, torch.device("cpu"), workers=1), torch.device("cpu")
+    batch: torch.Tensor | None = None  # written over by the next, also in the next epoch: as the training loop does
 
     def epoch(number: int) -> int:
+        nonlocal batch
         order = epoch_order(np.arange(len(samples)), 0, number)
         groups = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
-        batch = None
         for group, images in loader.batches(groups):
-            out = batch if batch is not None and len(batch) == len(group) else None  # as the training loop does
-            batch = augmenter(images, group, number, device, out=out)
+            if batch is None:
+                batch = augmenter(images, group, number, device)
+            else:
+                augmenter(images, group, number, device, out=batch[: len(group)])
         return len(order)
 
     yield lambda: epoch(0)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,18 @@ def test_what_is_got_is_what_was_put(tmp_path, kind):
         assert np.array_equal(store.get(number), kept[number])
     assert store.get(1) is None
     assert np.array_equal(store.get(3), kept[3])  # also after the file has grown
+
+
+def test_images_in_memory_from_several_threads_lie_apart_also_where_a_block_ends(monkeypatch):
+    monkeypatch.setattr("vitrail.data.store.BLOCK", 300)  # of one image to a few; some are larger than a block
+    kept, store = images(200), MemoryStore(200)
+    with ThreadPoolExecutor(4) as pool:
+        given = list(pool.map(store.put, range(200), kept))
+    for number, image in enumerate(kept):
+        assert np.array_equal(store.get(number), image)
+        assert np.shares_memory(store.get(number), given[number])
+    assert max(image.size for image in kept) > 300
+    assert not np.shares_memory(store.get(0), kept[0])
 
 
 def test_a_disk_store_is_there_for_the_next_run_which_adds_no_file(tmp_path):

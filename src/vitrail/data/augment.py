@@ -5,7 +5,7 @@ a time. Which crop, which colours: a function of (seed, epoch, sample), see `key
 batch or process it lands in, and a resumed run needs no state of a generator.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -133,21 +133,26 @@ class Augmenter:
         if not len(sizes):
             return out
         crops = (images, plan.boxes, self.size, plan.flip, self.interpolation, plan.cover)
-        if device.type == "cpu":
-            # One by one: an image then stays in the core's cache from the crop to the last operation. Of small ones,
-            # as many as fit there.
-            made = _together(one_by_one(*crops), max(1, _CACHED // (self.size[0] * self.size[1])))
-        else:
-            made = ((slice(None), pixels) for pixels in [by_matrices(*crops, device)])
         changing = bool(self._rounds or self.policy.colour)
         gain, shift = (send(each, device).view(-1, 1, 1) for each in (1 / self.std, self.mean / self.std))
         gain = gain if changing else gain / 255
-        for part, values in made:
-            if changing:
-                values = self._recoloured(
-                    values, *(each[part] for each in (plan.operations, plan.strengths, plan.factors))
-                )
-            out[part].copy_(values).mul_(gain).sub_(shift)
+        count = len(sizes)
+        if device.type == "cpu":
+            # One by one: an image then stays in the core's cache from the crop to the last operation. Of small ones,
+            # as many as fit there.
+            count = max(1, _CACHED // (self.size[0] * self.size[1]))
+            made = _together(one_by_one(*crops), count)
+        else:
+            made = iter([by_matrices(*crops, device)])
+        # On a CPU without the books that autograd keeps, which take as long as some of the operations.
+        with torch.inference_mode(device.type == "cpu"):
+            for index, (place, values) in enumerate(zip(out.split(count), made, strict=True)):
+                if changing:
+                    part = slice(index * count, (index + 1) * count)
+                    values = self._recoloured(
+                        values, *(each[part] for each in (plan.operations, plan.strengths, plan.factors))
+                    )
+                place.copy_(values).mul_(gain).sub_(shift)
         _erase(out, plan.erased)
         return out
 
@@ -162,7 +167,9 @@ class Augmenter:
         operations, strengths = draw(drawn[:, _RANDAUGMENT:], self._magnitude, self.size)
         lowest, highest = max(0.0, 1 - policy.colour), 1 + policy.colour
         factors = lowest + drawn[:, _COLOUR] * (highest - lowest)
-        erased = erase_boxes(self.size, drawn[:, _ERASED]) * (drawn[:, _ERASE] < policy.erasing)[:, None]
+        erased = np.zeros((len(sizes), 4), np.int64)
+        if policy.erasing:
+            erased = erase_boxes(self.size, drawn[:, _ERASED]) * (drawn[:, _ERASE] < policy.erasing)[:, None]
         return _Plan(boxes, cover, drawn[:, _FLIP] < policy.flip, operations, strengths, factors, erased)
 
     def _recoloured(self, pixels: Tensor, operations: np.ndarray, strengths: np.ndarray, factors: np.ndarray) -> Tensor:
@@ -202,12 +209,12 @@ def _erase(images: Tensor, boxes: np.ndarray) -> None:
     images.masked_fill_((rows[:, None, :, None] & columns[:, None, None, :]), 0)
 
 
-def _together(images: Iterable[Tensor], count: int) -> Iterator[tuple[slice, Tensor]]:
-    """[1, C, H, W] each, joined `count` at a time, with their places."""
-    images, done = iter(images), 0
+def _together(images: Iterator[Tensor], count: int) -> Iterator[Tensor]:
+    """[1, C, H, W] each, joined `count` at a time."""
+    if count == 1:
+        yield from images
     while part := list(islice(images, count)):
-        yield slice(done, done + len(part)), torch.cat(part) if count > 1 else part[0]
-        done += len(part)
+        yield torch.cat(part)
 
 
 def _empty(shape: tuple[int, ...], device: torch.device) -> Tensor:

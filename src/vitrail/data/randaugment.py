@@ -9,6 +9,7 @@ with an image's place in the batch: on a CPU an image comes out the same to the 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ def draw(uniforms: np.ndarray, magnitude: float, size: tuple[int, int]) -> tuple
     return operations, strengths(magnitude, size)[operations] * np.where(negative, -1, 1)
 
 
+@lru_cache(maxsize=16)
 def strengths(magnitude: float, size: tuple[int, int]) -> np.ndarray:
     """float64 [len(OPERATIONS)]: what a magnitude of 0 to 30 means to each operation.
 

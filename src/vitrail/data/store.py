@@ -1,7 +1,7 @@
 """Decoded images, kept: what one epoch decodes, later epochs read back as it was.
 
-In memory, the images are arrays in a list. On disk they lie end to end in a file that is memory-mapped, so that the
-operating system keeps what fits, and several processes, or a second run over the same pictures, share it.
+In memory, the images are arrays in large blocks. On disk they lie end to end in a file that is memory-mapped, so that
+the operating system keeps what fits, and several processes, or a second run over the same pictures, share it.
 """
 
 import hashlib
@@ -19,21 +19,30 @@ import numpy as np
 
 from vitrail.errors import VitrailError
 
+BLOCK = 2**25  # bytes of memory taken at once
 INDEX = 6  # numbers per image: file, offset, height, width, channels, there
 
 
 class MemoryStore:
-    """Arrays [h, w, C] by number."""
+    """Arrays [h, w, C] by number, side by side in large blocks. For these NumPy asks Linux for huge pages, in which the
+    processor finds its way sooner than in memory for each image by itself: later epochs take less time."""
 
     def __init__(self, count: int):
         self._images: list[np.ndarray | None] = [None] * count
+        self._free, self._lock = np.empty(0, np.uint8), threading.Lock()
 
     def get(self, number: int) -> np.ndarray | None:
         return self._images[number]
 
     def put(self, number: int, image: np.ndarray) -> np.ndarray:
-        self._images[number] = image
-        return image
+        with self._lock:
+            if image.size > len(self._free):
+                self._free = np.empty(max(BLOCK, image.size), np.uint8)
+            place, self._free = self._free[: image.size], self._free[image.size :]
+        kept = place.reshape(image.shape)
+        kept[...] = image
+        self._images[number] = kept
+        return kept
 
 
 class DiskStore:
