@@ -192,6 +192,16 @@ def test_what_a_file_has_not_and_other_formats_are_refused(shipped: Callable[[st
 
 
 @LONG
+def test_a_retinanet_that_is_sure_of_an_empty_picture_is_exported_too(tmp_path: Path) -> None:
+    """Its scores are so faint that a runtime's own sigmoid would rank them otherwise."""
+    model = small("retinanet")
+    torch.nn.init.constant_(model.net.head.classification_head.cls_logits.bias, -12.0)
+    Predictor(model, model.preprocessing, LABELS, "small", "cpu").save(tmp_path / "model.safetensors")
+    found, of = re.search(r"(\d+) of (\d+) boxes", export(tmp_path / "model.safetensors").compared).groups()
+    assert found == of
+
+
+@LONG
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pyramid", ["adapter", "own"])
