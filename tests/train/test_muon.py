@@ -84,10 +84,12 @@ def test_it_takes_the_matrices_between_the_first_layer_and_the_last(name):
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len([*model.parameters()])
 
 
-@pytest.mark.parametrize("more", [{"model": "tv:resnet18", "image_size": 32}, {"tune": "head"}])
+@pytest.mark.parametrize(
+    "more", [{"model": "tv:resnet18", "image_size": 32}, {"tune": "head"}, {"tune": "head", "task": "segment"}]
+)
 def test_where_no_matrix_learns_it_is_refused_before_anything_is_read(more, tmp_path):
     data = make_folder(tmp_path / "data", count=12)
-    with pytest.raises(VitrailError, match=r"^--optimizer muon is for matrices inside of a transformer, and here none"):
+    with pytest.raises(VitrailError, match=r"^--optimizer muon is for matrices.* none of them learns.*: leave it out"):
         vitrail.train(data, **small_options(optimizer="muon", epochs=1, **more), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -1,5 +1,6 @@
 """`vitrail export`: a model for other programs."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,6 +29,8 @@ def export(
     from vitrail.export import export as write
     from vitrail.weights.shipped import default_model
 
+    if to == "onnx":
+        print("vitrail: writing and checking the graph: seconds, of a detector a minute or two.", file=sys.stderr)
     done = write(run or default_model(), to, out, image_size=image_size, model=architecture)
     print(f"{done.path}: {done.megabytes:,.1f} MB, in {done.seconds:.1f} s")
     print(done.compared)

@@ -71,7 +71,7 @@ class Job(Work):
             tune(self.model, recipe.tune, **parts_of(recipe))
         if recipe.optimizer == "muon" and not self.again and not self.learning_matrices():
             raise VitrailError(
-                "--optimizer muon is for matrices inside of a transformer, and here none of them learns."
+                "--optimizer muon is for matrices inside of a transformer, and none of them learns here: leave it out."
             )
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)

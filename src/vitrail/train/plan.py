@@ -58,6 +58,8 @@ def settled(recipe: Any, chosen: dict[str, tuple[Any, str]]) -> tuple[Any, dict[
             values[name], why[name] = value, reason
         else:
             why[name] = "as asked"
+    if getattr(recipe, "optimizer", "adamw") != "adamw":
+        why["optimizer"] = "as asked"
     full = replace(recipe, **values)
     if full.warmup is not None and full.epochs is not None and full.warmup > full.epochs / 2:
         full, why["warmup"] = replace(full, warmup=full.epochs / 2), "half of so short a run"

@@ -127,6 +127,10 @@ class Recipe:
         for name, default in SPOOF.items():
             if self.task != "spoof" and getattr(self, name) != default:
                 raise VitrailError(f"--{name.replace('_', '-')} goes with --task spoof.")
+        if self.optimizer == "muon" and self.tune in ("head", "prompt", "bias"):
+            raise VitrailError(
+                f"--optimizer muon is for matrices, and with --tune {self.tune} none of them learns: leave it out."
+            )
         if self.task == "spoof" and self.refit == "on":
             raise VitrailError("--refit on would change the weights after their threshold was chosen: leave it out.")
         if self.task == "spoof" and self.teacher is not None:

@@ -122,5 +122,6 @@ def show_outcome(
     view.line(f"Kept: {chosen}, after {clock(seconds)} in all.")
     view.line(f"Model:  {folder / 'model.safetensors'}")
     if (small := folder / "adapter.safetensors").exists():
-        view.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base)")
+        alone = "; its head alone has learned" if chosen.startswith("the linear classifier") else ""
+        view.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base{alone})")
     view.line(f"Report: {folder / 'report.html'}")
