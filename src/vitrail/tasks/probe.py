@@ -81,8 +81,9 @@ def _fair(targets: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def _sharpness(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[float, float]:
-    """The factor with the least loss, and that; it has a single minimum, and the third that it is not in is cut off."""
-    low, high = 1 / SHARPEST, SHARPEST
+    """The factor with the least loss, and that; it has a single minimum, and the third that it is not in is cut off.
+    At least 1: what wants to be blunted was not held back enough, and such weights are a bad start for tuning."""
+    low, high = 1.0, SHARPEST
     for _ in range(24):
         one, other = low ** (2 / 3) * high ** (1 / 3), low ** (1 / 3) * high ** (2 / 3)
         if _loss(one * logits, targets, multi_label) <= _loss(other * logits, targets, multi_label):
