@@ -6,6 +6,7 @@ same epochs and batches; validation chooses the epoch that counts, as it does fo
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,7 +169,7 @@ def answers(task: str, model: nn.Module, pre: Preprocessing, device: torch.devic
 
     def segment(image: Any) -> np.ndarray:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            return pixel_classes(model, image, pre, device)
+            return pixel_classes(model, [image], pre, device)[0]
 
     def detect(image: Any) -> Any:
         pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
@@ -177,8 +178,8 @@ def answers(task: str, model: nn.Module, pre: Preprocessing, device: torch.devic
     return segment if task == "segment" else detect
 
 
-def measure(task: str, data: Any, said: Callable[[Any], Any], classes: list[str]) -> dict[str, float]:
-    everyone = [*range(len(classes))]
+def measure(task: str, data: Any, answer: Callable[[Any], Any], classes: list[str]) -> dict[str, float]:
+    everyone, said = [*range(len(classes))], partial(map, answer)
     if task == "segment":
         samples: Any = open_masks(data).splits["test"]
         found, _, _ = measure_masks(Segment(classes), samples, said, everyone, palette(len(classes)))

@@ -15,7 +15,6 @@ from vitrail.data.pictures import Pictures, Unreadable
 from vitrail.data.together import alike
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
-from vitrail.models.dense import DetectorSettings
 from vitrail.models.detect import frame_size, paste
 from vitrail.tasks.detect_metrics import Objects, Score, there
 
@@ -74,7 +73,7 @@ def find(
     model: nn.Module, images: Sequence[Tensor], pre: Preprocessing, dtype: torch.dtype = torch.float32
 ) -> list[Objects]:
     """What a detector finds on pictures, uint8 [C, h, w] each: in their own pixels, best first."""
-    if not isinstance(getattr(model, "settings", None), DetectorSettings):
+    if not hasattr(getattr(model, "settings", None), "background"):  # as a Detector's have, or an ONNX file's of one
         raise VitrailError(f"A {type(model).__name__} finds no boxes: pass a Detector.")
     if not len(images):
         return []
