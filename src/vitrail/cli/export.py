@@ -30,7 +30,8 @@ def export(
     from vitrail.weights.shipped import default_model
 
     if to == "onnx":
-        print("vitrail: writing and checking the graph: seconds, or a minute or two where it segments or detects.", file=sys.stderr)
+        told = "writing and checking the graph: seconds, or a minute or two where it segments or detects."
+        print(f"vitrail: {told}", file=sys.stderr)
     done = write(run or default_model(), to, out, image_size=image_size, model=architecture)
     print(f"{done.path}: {done.megabytes:,.1f} MB, in {done.seconds:.1f} s")
     print(done.compared)
