@@ -1,29 +1,32 @@
-"""(d) A ResNet as teacher: its hard answers, its soft ones, and none.
+"""(d) A hybrid as teacher, with convolutions in it: its hard answers, its soft ones, and none.
 
 python recipes/distillation.py --data tiny_imagenet.npz --jobs 2
 """
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 50, "batch_size": 512, "lr": 1e-3}
+OPTIONS = {"epochs": 30, "batch_size": 512, "lr": 1e-3}
 TAUGHT = OPTIONS | {"teacher": "run:teacher"}
-MODEL = "vit_mini8"
+PLAIN = {"model": "vit_mini8", "settings": {"depth": 7, "heads": 6}}
+# The best for its size that we know, 5.6 M parameters: it is also what ships inside.
+TEACHER = {"model": "hybrid_mini8"}
+LONG = {"epochs": 120, "batch_size": 1024, "optimizer": "muon", "lr": 4e-3, "augment": "medium"}
 
 STUDY = Study(
     name="distillation",
-    question="What does a ViT learn from a ResNet that the labels do not tell it?",
+    question="What does a ViT learn from a better model that the labels do not tell it?",
     variants=[
-        Variant("teacher", "tv:resnet18", options=OPTIONS, line="ResNet-18, the teacher"),
-        Variant("none", MODEL, options=OPTIONS, line="ViT"),
-        Variant("hard", MODEL, options=TAUGHT | {"distill": "hard"}, line="ViT"),
-        Variant("soft", MODEL, options=TAUGHT | {"distill": "soft"}, line="ViT"),
+        Variant("teacher", options=LONG, line="the teacher, a hybrid", once=True, **TEACHER),
+        Variant("none", options=OPTIONS, line="ViT", **PLAIN),
+        Variant("hard", options=TAUGHT | {"distill": "hard"}, line="ViT", **PLAIN),
+        Variant("soft", options=TAUGHT | {"distill": "soft"}, line="ViT", **PLAIN),
         # DeiT gives the soft answers a tenth of the loss; small models bear more.
-        Variant("soft, half", MODEL, options=TAUGHT | {"distill": "soft", "alpha": 0.5}, line="ViT"),
+        Variant("soft, half", options=TAUGHT | {"distill": "soft", "alpha": 0.5}, line="ViT", **PLAIN),
     ],
     minutes=18,
     data="tiny_imagenet.npz",
     seeds=(0, 1, 2),
-    notes="Tiny-ImageNet from scratch, 50 epochs each.",
+    notes="Tiny-ImageNet from scratch: the teacher, once, 120 epochs, its pupils 30.",
 )
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def draw(found: dict[str, Any]) -> Figure:
             color=INK,
             fontweight="bold",
         )
-        figure.supxlabel(told(found), x=0.01, ha="left", fontsize=7.8, color=MUTED)
+        notes = textwrap.fill(told(found), 110 if len(panels) == 1 else 155)
+        figure.supxlabel(notes, x=0.01, ha="left", fontsize=7.8, color=MUTED)
         return figure
 
 

@@ -26,7 +26,7 @@ import vitrail
 from vitrail.models.cost import cost
 from vitrail.train.record import versions
 
-MODEL = "hybrid_mini4:stem=res2"
+MODEL = "hybrid_mini4"
 RECIPE: dict[str, Any] = {
     "epochs": 60, "batch_size": 1024, "lr": 4e-3, "optimizer": "muon", "augment": "medium", "mixup": 0.0, "cutmix": 0.0,
     "drop_path": 0.0, "warmup": 3.0,

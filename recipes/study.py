@@ -51,9 +51,15 @@ class Variant:
     line: str = ""  # in the plot: which line, or which group of bars
     x: float | str | None = None  # "parameters": millions of them, as the run has them
     means: bool = False  # a means, such as a teacher: in the record, not in the plot
+    once: bool = False  # one run, of seed 0, that serves all seeds
 
     def place(self, work: Path, seed: int) -> Path:
-        return work / f"{slug(self.name)}-{seed}"
+        return work / f"{slug(self.name)}-{0 if self.once else seed}"
+
+    def result(self, work: Path, seed: int) -> Path:
+        """Its row, once it is done."""
+        place = self.place(work, seed)
+        return place.with_name(f"{place.name}.json")
 
     @property
     def needs(self) -> set[str]:
@@ -164,11 +170,12 @@ def named(variant: Variant) -> str:
     return f"{variant.model}:{words}" if words else variant.model
 
 
-def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str, jobs: int = 1) -> dict[str, Any]:
+def run_one(
+    study: Study, variant: Variant, seed: int, data: Path, work: Path, device: str, jobs: int = 1
+) -> dict[str, Any]:
     """The row of one variant and seed, from its file where it is done. `jobs` is how many run at a time, of which the
     row has one for each part of a run that was interrupted."""
-    folder = variant.place(work, seed)
-    kept = work / f"{folder.name}.json"
+    folder, kept = variant.place(work, seed), variant.result(work, seed)
     if kept.exists():
         return json.loads(kept.read_text())
     began, row = time.monotonic(), {"variant": variant.name, "seed": seed, "line": variant.line, "x": variant.x}
@@ -176,9 +183,9 @@ def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str, jo
     with parts.open("a") as file:
         file.write(f"{jobs}\n")
     row |= {"means": variant.means, "jobs": [int(word) for word in parts.read_text().split()]}
-    options = {key: str(work / f"{slug(value[4:])}-{seed}") if str(value).startswith("run:") else value
+    options = {key: str(study.find(value[4:]).place(work, seed)) if str(value).startswith("run:") else value
                for key, value in variant.options.items()}  # fmt: skip
-    looked = work / f"{slug(variant.of)}-{seed}" if variant.of else folder
+    looked = study.find(variant.of).place(work, seed) if variant.of else folder
     if variant.verb in ("train", "pretrain"):
         learnt = part(data, variant.images, work / "data") if variant.images else data
         if options.get("weights", "none") == "none":
@@ -199,7 +206,7 @@ def run_one(variant: Variant, seed: int, data: Path, work: Path, device: str, jo
         row["figures"] = getattr(measure, variant.measure)(
             looked, data, device, **({} if looked == folder else options)
         )
-    seen = [json.loads((work / f"{slug(name)}-{seed}.json").read_text()).get("images_seen", 0)
+    seen = [json.loads(study.find(name).result(work, seed).read_text()).get("images_seen", 0)
             for name in variant.starts]  # fmt: skip
     row["images_seen"] = row.get("images_seen", 0) + sum(seen)
     row.setdefault("seconds", round(time.monotonic() - began, 1))
@@ -221,7 +228,7 @@ def record(
     study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, small: bool
 ) -> dict[str, Any]:
     """What is done so far, as one JSON."""
-    files = [work / f"{slug(variant.name)}-{seed}.json" for variant in study.variants for seed in seeds]
+    files = [*dict.fromkeys(variant.result(work, seed) for variant in study.variants for seed in seeds)]
     source = open_source(data)
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
@@ -263,7 +270,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         if not asked.data.exists():
             toy_data(asked.data)
     if asked.one:
-        run_one(study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
+        run_one(study, study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
         return None
     waves = study.order()
     if asked.only:
@@ -271,7 +278,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         for wave in reversed(waves):
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
-    todo = [(v, s) for wave in waves for v in wave for s in asked.seeds if not _done(v.name, s, work)]
+    todo = [(v, s) for wave in waves for v in wave for s in ([0] if v.once else asked.seeds)]
+    todo = [(variant, seed) for variant, seed in todo if not variant.result(work, seed).exists()]
     print(
         f"{study.name}: {study.question} {len(todo)} runs to do, {study.minutes:g} minutes planned on one H200 for all."
     )
@@ -281,26 +289,26 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         return None
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
-        _run_wave(study.name, [(v, s) for v, s in todo if v in wave], asked, work, end)
+        _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
     found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy)
     show(found)
     return found
 
 
-def _run_wave(study: str, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
+def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
     """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on. What a
     model costs is measured alone."""
     if asked.jobs <= 1 or any(variant.verb == "cost" for variant, _ in jobs):
         for variant, seed in jobs:
-            if time.monotonic() < end and _ready(variant, seed, work):
-                run_one(variant, seed, asked.data, work, asked.device)
+            if time.monotonic() < end and _ready(study, variant, seed, work):
+                run_one(study, variant, seed, asked.data, work, asked.device)
         return
     running: list[tuple[str, subprocess.Popen]] = []
-    waiting = [(variant, seed) for variant, seed in jobs if _ready(variant, seed, work)]
+    waiting = [(variant, seed) for variant, seed in jobs if _ready(study, variant, seed, work)]
     while waiting or running:
         while waiting and len(running) < asked.jobs and time.monotonic() < end:
             variant, seed = waiting.pop(0)
-            script = ROOT / "recipes" / f"{study}.py"
+            script = ROOT / "recipes" / f"{study.name}.py"
             given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
             words = [sys.executable, str(script), *(str(word) for pair in given.items() for word in pair)]
             words += [*(["--toy"] if asked.toy else []), "--one", variant.name, str(seed)]
@@ -315,13 +323,9 @@ def _run_wave(study: str, jobs: list[tuple[Variant, int]], asked: argparse.Names
             waiting = []
 
 
-def _ready(variant: Variant, seed: int, work: Path) -> bool:
+def _ready(study: Study, variant: Variant, seed: int, work: Path) -> bool:
     """Is there what it needs? Not where that has failed, or was not begun in time."""
-    return all(_done(need, seed, work) for need in variant.needs)
-
-
-def _done(name: str, seed: int, work: Path) -> bool:
-    return (work / f"{slug(name)}-{seed}.json").exists()
+    return all(study.find(need).result(work, seed).exists() for need in variant.needs)
 
 
 def show(found: dict[str, Any]) -> None:

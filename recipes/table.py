@@ -3,12 +3,12 @@
     python recipes/table.py            writes both
     python recipes/table.py --check    says whether they are in step, and writes nothing
 
-A record, any JSON below records/, asks for a row with `headlines`:
+records/headlines.json has the rows in their order:
 
-    "headlines": [{"order": 10, "en": "CIFAR-10 from scratch, plain ViT", "zh": "…", "beside": "93.58 published",
-                   "variant": "plain", "figure": "top1", "form": "{:.2f} %", "scale": 100}]
+    {"record": "studies/pretraining.json", "en": "Tiny-ImageNet, after MAE", "zh": "…", "beside": "57.07 published",
+     "variant": "MAE", "figure": "top1", "form": "{:.2f} %", "scale": 100}
 
-Its numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
+Their numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
 keeps under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their
 standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another.
 """
@@ -49,22 +49,22 @@ def shown(values: list[float], form: str, scale: float) -> str:
 
 
 def rows(language: str, records: Path) -> list[str]:
-    found = []
-    for path in sorted(records.rglob("*.json")):
+    found, headlines = [], records / "headlines.json"
+    for headline in json.loads(headlines.read_text(encoding="utf-8")) if headlines.exists() else []:
+        path = records / headline["record"]
         record = json.loads(path.read_text(encoding="utf-8"))
-        for headline in record.get("headlines", []) if isinstance(record, dict) else []:
-            if not (values := numbers(record, headline)):
-                raise SystemExit(f"{path} asks for a row, {headline['en']}, and has no numbers for it.")
-            value = shown(values, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
-            beside = headline.get("beside", "")
-            beside = beside if isinstance(beside, str) else beside[language]
-            for variant in re.findall(r"\{([^}]+)\}", beside):
-                others = numbers(record, {**headline, "variant": variant})
-                told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1)).partition(" (n")[0]
-                beside = beside.replace(f"{{{variant}}}", told)
-            link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
-            found.append((headline.get("order", 1000), f"| {headline[language]} | {value} | {beside} | {link} |"))
-    return [row for _, row in sorted(found)]
+        if not (values := numbers(record, headline)):
+            raise SystemExit(f"{path} has no numbers for the row that headlines.json asks for, {headline['en']}.")
+        value = shown(values, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
+        beside = headline.get("beside", "")
+        beside = beside if isinstance(beside, str) else beside[language]
+        for variant in re.findall(r"\{([^}]+)\}", beside):
+            others = numbers(record, {**headline, "variant": variant})
+            told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1)).partition(" (n")[0]
+            beside = beside.replace(f"{{{variant}}}", told)
+        link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
+        found.append(f"| {headline[language]} | {value} | {beside} | {link} |")
+    return found
 
 
 def table(name: str, records: Path) -> str:

@@ -74,13 +74,13 @@ def timms_shape(peer):
 def by_parts(s):
     """What timm does not have: patches, class token, blocks, last norm; then positions and head, or MAE's decoder."""
     inputs, stem = s.channels, 0
-    if getattr(s, "stem", None) is not None:  # 3×3 convolutions of 64, 128, … channels without bias, a group norm each
-        for outputs in [64 * 2**i for i in range({"conv2": 1, "conv4": 2}[s.stem])]:
-            inputs, stem = outputs, stem + 9 * inputs * outputs + 2 * outputs
+    if getattr(s, "stem", None) is not None:  # 3×3 convolutions without bias, a group norm each, four more at each stride
+        for outputs in [64 * 2**i for i in range({"res2": 1, "res4": 2}[s.stem])]:
+            inputs, stem = outputs, stem + 9 * inputs * outputs + 2 * outputs + 4 * (9 * outputs**2 + 2 * outputs)
     pixels = s.patch_size[0] * s.patch_size[1] * inputs
 
     def block(d, hidden):
-        return 4 * d * d + 4 * d + 2 * d * hidden + hidden + d + 4 * d
+        return 4 * d * d + 4 * d + 2 * d * hidden + hidden + d + 4 * d + (10 * d if s.local else 0)
 
     tokens = 1 if isinstance(s, MAESettings) else s.prefix_tokens
     total = stem + (pixels + 1) * s.width + tokens * s.width + s.depth * block(s.width, s.mlp_width) + 2 * s.width

@@ -17,6 +17,7 @@ CONFIGURATIONS = {
     "qk_norm": {"qk_norm": True},
     "qv_bias": {"qkv_bias": "qv"},
     "layer_scale": {"layer_scale": 1e-5},
+    "local": {"local": True},
     "post_norm": {"norm_first": False},
     "norms": {"norm_before": True, "norm_after_pool": True, "pool": "mean"},
     "distilled": {"distillation_token": True, "registers": 2},

@@ -189,6 +189,10 @@ def test_bad_settings_are_refused_through_create_model():
     assert refusal(create_model, "vit_b16", heads=7) == "A width of 768 can't be divided among 7 heads."
 
 
+def test_a_masked_autoencoder_has_no_neighbours_to_see():
+    assert "lost the neighbours" in refusal(MAESettings, local=True)
+
+
 @pytest.mark.parametrize("base", ["vit_mini4", "swin_t"])
 def test_a_tuning_that_is_none_is_refused(base):
     help = "is not known; give its fields, tuning={'kind': 'lora', 'rank': 8}, or train with --tune."

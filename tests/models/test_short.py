@@ -63,6 +63,25 @@ def test_models_come_without_the_compiler():
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("name", ["short_attention", "mix_neighbours"])
+def test_compiled_models_use_the_kernels(name):
+    """They once did not: while it compiles, PyTorch 2.11 says that it exports, and what is exported must do without."""
+    from vitrail.models import create_model
+
+    called = []
+
+    def backend(graph, _):
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    torch._dynamo.reset()
+    model = torch.compile(create_model("hybrid_mini4", num_classes=10).cuda(), backend=backend)
+    with torch.autocast("cuda", torch.bfloat16):
+        model(torch.randn(8, 3, 32, 32, device="cuda"))
+    assert any(name in target for target in called)
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_model_gives_the_same_with_either_kernel(monkeypatch):
     from vitrail.models import attention, create_model
 

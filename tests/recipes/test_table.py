@@ -17,17 +17,18 @@ def place(tmp_path):
     folder.mkdir(parents=True)
     runs = [{"variant": "plain", "seed": s, "figures": {"top1": v}} for s, v in enumerate((0.955, 0.957, 0.956))]
     runs.append({"variant": "other", "seed": 0, "figures": {"top1": 0.5}})
-    plain = {"order": 2, "en": "CIFAR-10", "zh": "CIFAR-10 图像", "variant": "plain", "figure": "top1", "scale": 100,
+    plain = {"record": "cifar/plain.json", "en": "CIFAR-10", "zh": "CIFAR-10 图像",
+             "variant": "plain", "figure": "top1", "scale": 100,
              "beside": {"en": "93.58 published", "zh": "已发表 93.58"}}  # fmt: skip
-    quick = {"order": 1, "en": "to 94 %", "zh": "到 94 %", "numbers": [58.25], "form": "{:.1f} s"}
-    (folder / "plain.json").write_text(json.dumps({"runs": runs, "headlines": [plain, quick]}))
-    (folder / "other.json").write_text("[1, 2]")
+    quick = {"record": "cifar/plain.json", "en": "to 94 %", "zh": "到 94 %", "numbers": [58.25], "form": "{:.1f} s"}
+    (folder / "plain.json").write_text(json.dumps({"runs": runs}))
     results = {f"seg/{name}/{seed}": {"figures": {"miou": value + seed / 100}}
                for name, value in (("ours", 0.8), ("peer", 0.6)) for seed in (0, 1)}  # fmt: skip
     results["seg/ours/speed"] = {"images_per_second": [3]}
-    dense = {"order": 3, "en": "Pets", "zh": "宠物", "variant": "seg/ours", "figure": "miou", "scale": 100,
+    dense = {"record": "cifar/dense.json", "en": "Pets", "zh": "宠物", "variant": "seg/ours", "figure": "miou", "scale": 100,
              "form": "{:.1f} %", "beside": "{seg/peer} the peer"}  # fmt: skip
-    (folder / "dense.json").write_text(json.dumps({"results": results, "headlines": [dense]}))
+    (folder / "dense.json").write_text(json.dumps({"results": results}))
+    (tmp_path / "records" / "headlines.json").write_text(json.dumps([quick, plain, dense]))
     return tmp_path
 
 
@@ -53,11 +54,13 @@ def test_rows_are_computed_from_the_runs(place):
 
 
 def test_a_row_without_numbers_and_a_page_without_a_place_are_refused(place):
-    record = place / "records" / "cifar" / "empty.json"
-    record.write_text(json.dumps({"runs": [], "headlines": [{"en": "Nothing", "zh": "无", "figure": "top1"}]}))
-    with pytest.raises(SystemExit, match="asks for a row, Nothing, and has no numbers"):
+    (place / "records" / "cifar" / "empty.json").write_text(json.dumps({"runs": []}))
+    headlines = place / "records" / "headlines.json"
+    before, nothing = headlines.read_text(), {"record": "cifar/empty.json", "en": "Nothing", "figure": "top1"}
+    headlines.write_text(json.dumps([nothing]))
+    with pytest.raises(SystemExit, match=r"empty.json has no numbers for the row that headlines.json asks for, Nothing"):
         table.main(["--root", str(place)])
-    record.unlink()
+    headlines.write_text(before)
     (place / "README.md").write_text("# Title\n")
     with pytest.raises(SystemExit, match=r"README.md has no place for the table"):
         table.main(["--root", str(place)])

@@ -18,7 +18,7 @@ Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
 
 
 class Layout(NamedTuple):
-    """Where the tokens of a layer lie in the image. The models hand it along; only a `capture` reads it."""
+    """Where the tokens of a layer lie in the image. The models hand it along to a `capture` and `Neighbours`."""
 
     grid: tuple[int, int]  # h, w of all patches
     prefix: tuple[str, ...] = ()  # names of the tokens in front of the patches

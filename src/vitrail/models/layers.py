@@ -31,14 +31,19 @@ def pad_to_multiple(x: Tensor, size: tuple[int, int]) -> Tensor:
     bottom = (x.shape[-2] + size[0] - 1) // size[0] * size[0] - x.shape[-2]
     right = (x.shape[-1] + size[1] - 1) // size[1] * size[1] - x.shape[-1]
     # An exported graph must serve every size, so it may not branch on this one.
-    if torch.compiler.is_exporting() or bottom or right:
+    if exporting() or bottom or right:
         x = F.pad(x, (0, right, 0, bottom))
     return x
 
 
+def exporting() -> bool:
+    """Is a graph being exported? While torch.compile traces, PyTorch up to 2.11 calls that exporting as well."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
 def open_size(size: tuple[int, int]) -> bool:
     """Is this the size in a graph that is being exported for every size? Then it may not be branched on."""
-    return torch.compiler.is_exporting() and any(isinstance(side, torch.SymInt) for side in size)
+    return exporting() and any(isinstance(side, torch.SymInt) for side in size)
 
 
 class PatchEmbed(nn.Module):

@@ -34,6 +34,10 @@ class MAESettings(ViTSettings):
             )
         if self.stem is not None:
             raise VitrailError("MAE masks patches of the picture; a hybrid's stem would look behind the mask.")
+        if self.local:
+            raise VitrailError(
+                "MAE drops patches, so that those that stay have lost the neighbours that local=True sees."
+            )
         check_mask_ratio(self.mask_ratio)
 
     @property

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Rotary
+from vitrail.models.layers import exporting
 
 Grid = tuple[int, int]
 
@@ -31,7 +32,7 @@ RULES: dict[str, dict] = {
 def resize_grid(table: Tensor, grid: Sequence[int], rule: str) -> Tensor:
     """[h0, w0, D] -> [h, w, D] under one of `RULES`, in fp32."""
     # An exported graph must serve every size, so it always resizes; to the same size every rule is the identity.
-    if not torch.compiler.is_exporting() and tuple(table.shape[:2]) == tuple(grid):
+    if not exporting() and tuple(table.shape[:2]) == tuple(grid):
         return table
     if grid[1] == 1 and grid[0] != 1:
         # PyTorch's antialiased kernel fills a single column with its first value; a single row it does right.

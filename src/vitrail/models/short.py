@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.models.layers import exporting
+
 try:
     import triton
     import triton.language as tl
@@ -45,7 +47,7 @@ def suits(qkv: Tensor) -> bool:
     """Whether `short_attention` takes these: half precision on a GPU, few tokens, nothing exported."""
     _, tokens, _, _, width = qkv.shape
     fits = qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16) and _block(tokens) * _block(width) <= MOST
-    return fits and not torch.compiler.is_exporting() and can_build()
+    return fits and not exporting() and can_build()
 
 
 def _block(count: int) -> int:

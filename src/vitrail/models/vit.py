@@ -28,6 +28,7 @@ from vitrail.models.layers import (
     drop_path_rates,
     init_weights,
 )
+from vitrail.models.neighbours import Neighbours
 from vitrail.models.position import KINDS, RULES, Grid, make_position
 from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
@@ -70,6 +71,7 @@ class ViTSettings:
     qkv_bias: bool | str = True  # True | False | "qv"
     qk_norm: bool = False
     layer_scale: float | None = None  # initial value of the factor on each branch
+    local: bool = False  # before each block, a depth-wise 3×3 convolution of the patches is added to them (CMT)
 
     head: str = "linear"  # linear | mlp: the pre-training head with one hidden layer
     head_activation: str = "tanh"  # tanh (as in the paper) | gelu: of the mlp head
@@ -144,6 +146,7 @@ class Block(nn.Module):
         super().__init__()
         s, eps = settings, settings.norm_eps
         self.norm_first = s.norm_first
+        self.local = Neighbours(s.width) if s.local else None
         self.norm1 = nn.LayerNorm(s.width, eps=eps)
         self.attention = Attention(
             s.width,
@@ -163,6 +166,9 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
     ) -> Tensor:  # B N D
+        if self.local is not None:
+            assert layout is not None
+            x = self.local(x, layout.grid)
         if self.norm_first:
             x = x + self.drop_path(self.scale1(self.attention(self.norm1(x), bias, rotary, layout)))
             return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))

@@ -19,7 +19,7 @@ def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
     if recipe.image_size is not None:
         changes["image_size"] = (recipe.image_size, recipe.image_size)
     if recipe.weights == "none":
-        name = recipe.model or suited(largest, gpu)
+        name = recipe.model or suited(largest, gpu, plain=True)
         if name.startswith("tv:"):
             raise VitrailError(f"{name} is a convolutional network, which has no patches to leave out: use a ViT.")
         entry = resolve(name)[0]

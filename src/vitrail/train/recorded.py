@@ -5,6 +5,7 @@ them, unless model and pictures are large. A graph starts them all at once; they
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class Recorded:
         self.update, self.forget, self.note, self.calls, self.fails = update, forget, note, 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
         self.memory: tuple[Tensor, ...] = ()  # of what the graph reads and writes: pixels, targets, result
-        self.stream = torch.cuda.Stream()
+        self.stream = _stream(torch.cuda.current_device())
 
     def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
         self.calls += 1
@@ -67,6 +68,12 @@ class Recorded:
         self.graph, self.memory = None, ()
         self.forget()
         torch.cuda.empty_cache()
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """One for all: the libraries of matrix products keep 100 MB for every stream that they have met."""
+    return torch.cuda.Stream(device)
 
 
 def _renew_generator(state: Tensor) -> None:

@@ -123,13 +123,12 @@ def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
     return other
 
 
-def suited(largest: int, gpu: bool) -> str:
+def suited(largest: int, gpu: bool, plain: bool = False) -> str:
+    """`plain`: without convolutions. On a CPU, where they take three times as long, small models are plain, too."""
     if largest <= 20:
         return "vit_nano4"
-    if largest <= 40:
-        return "vit_mini4"
     if largest <= 80:
-        return "vit_mini8"
+        return f"{'hybrid' if gpu and not plain else 'vit'}_mini{4 if largest <= 40 else 8}"
     return "vit_s16" if gpu else "deit_ti16"
 
 
