@@ -1,10 +1,14 @@
-"""Draws the pictures of README and docs from real tensors:  python docs/make_pictures.py --weights DEIT_TINY
+"""Draws the pictures of README and docs from real tensors.
 
-The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's:
-a file, a folder, or the catalog name `deit_ti16` where the hub can be reached.
+    python docs/make_pictures.py --weights DEIT_TINY --photographs IMAGENET_VAL
+
+The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's: a file, a
+folder, or the catalog name `deit_ti16` where the hub can be reached. IMAGENET_VAL has a folder for each class and
+classes.json with their names; of those that vitrail_tiny knows too, every fifteenth is shown to it, right or wrong.
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import matplotlib
@@ -72,6 +76,32 @@ def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:
     plt.close(figure)
 
 
+def photographs(folder: Path) -> None:
+    """What the classifier that ships inside says to whole photographs: their true names, and its first three."""
+    predictor = vitrail.load(device="cpu")
+    names = {key: str(name).lower() for key, name in json.loads((folder / "classes.json").read_text()).items()}
+    known = {label.lower() for label in predictor.labels}
+    shown = [key for key, name in sorted(names.items()) if name in known][::15]
+    paths = [sorted((folder / key).glob("*.jpg"))[0] for key in shown]
+    figure = plt.figure(figsize=(13, 5.7), layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(3, 8, width_ratios=[1, 1.15] * 4).reshape(-1, 2)
+    for (left, right), key, path, best in zip(axes, shown, paths, predictor.predict(paths, top=3), strict=True):
+        left.imshow(fit_image(Image.open(path).convert("RGB"), vitrail.models.Preprocessing(size=(256, 256), crop=1.0)))
+        left.set_title(names[key], fontsize=9, color=INK)
+        marks = ["#8fd3c1" if p.label.lower() == names[key] else "#c9ced6" for p in best]
+        right.barh(range(3), [p.probability for p in best], color=marks, height=0.62)
+        for place, p in enumerate(best):
+            right.text(0.02, place, f"{p.label}  {p.probability:.0%}", va="center", fontsize=8.5, color=INK)
+        right.set(xlim=(0, 1), ylim=(2.9, -0.9))
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        for side in ax.spines.values():
+            side.set_visible(False)
+    figure.savefig(HERE / "pictures" / "photographs.jpg", dpi=110, pil_kwargs={"quality": 88})
+    plt.close(figure)
+
+
 def colours(tokens: torch.Tensor) -> np.ndarray:
     """[n, D] -> [n, 3], as everywhere else."""
     return component_colours(principal_components(tokens)).numpy()
@@ -80,10 +110,13 @@ def colours(tokens: torch.Tensor) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", default="deit_ti16")
-    predictor = vitrail.load(parser.parse_args().weights, device="cpu")
+    parser.add_argument("--photographs", type=Path)
+    asked = parser.parse_args()
     (HERE / "pictures").mkdir(exist_ok=True)
     with get_sample_data("grace_hopper.jpg") as file:
-        walk(predictor, Image.open(file).convert("RGB"))
+        walk(vitrail.load(asked.weights, device="cpu"), Image.open(file).convert("RGB"))
+    if asked.photographs:
+        photographs(asked.photographs)
 
 
 if __name__ == "__main__":

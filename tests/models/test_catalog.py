@@ -74,7 +74,9 @@ def timms_shape(peer):
 def by_parts(s):
     """What timm does not have: patches, class token, blocks, last norm; then positions and head, or MAE's decoder."""
     inputs, stem = s.channels, 0
-    if getattr(s, "stem", None) is not None:  # 3×3 convolutions without bias, a group norm each, four more at each stride
+    if (
+        getattr(s, "stem", None) is not None
+    ):  # 3×3 convolutions without bias, a group norm each, four more at each stride
         for outputs in [64 * 2**i for i in range({"res2": 1, "res4": 2}[s.stem])]:
             inputs, stem = outputs, stem + 9 * inputs * outputs + 2 * outputs + 4 * (9 * outputs**2 + 2 * outputs)
     pixels = s.patch_size[0] * s.patch_size[1] * inputs

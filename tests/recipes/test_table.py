@@ -58,7 +58,9 @@ def test_a_row_without_numbers_and_a_page_without_a_place_are_refused(place):
     headlines = place / "records" / "headlines.json"
     before, nothing = headlines.read_text(), {"record": "cifar/empty.json", "en": "Nothing", "figure": "top1"}
     headlines.write_text(json.dumps([nothing]))
-    with pytest.raises(SystemExit, match=r"empty.json has no numbers for the row that headlines.json asks for, Nothing"):
+    with pytest.raises(
+        SystemExit, match=r"empty.json has no numbers for the row that headlines.json asks for, Nothing"
+    ):
         table.main(["--root", str(place)])
     headlines.write_text(before)
     (place / "README.md").write_text("# Title\n")
