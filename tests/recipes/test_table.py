@@ -25,8 +25,8 @@ def place(tmp_path):
     results = {f"seg/{name}/{seed}": {"figures": {"miou": value + seed / 100}}
                for name, value in (("ours", 0.8), ("peer", 0.6)) for seed in (0, 1)}  # fmt: skip
     results["seg/ours/speed"] = {"images_per_second": [3]}
-    dense = {"record": "cifar/dense.json", "en": "Pets", "zh": "宠物", "variant": "seg/ours", "figure": "miou", "scale": 100,
-             "form": "{:.1f} %", "beside": "{seg/peer} the peer"}  # fmt: skip
+    dense = {"record": "cifar/dense.json", "en": "Pets", "zh": "宠物", "variant": "seg/ours", "figure": "miou",
+             "scale": 100, "form": "{:.1f} %", "beside": "{seg/peer} the peer"}  # fmt: skip
     (folder / "dense.json").write_text(json.dumps({"results": results}))
     (tmp_path / "records" / "headlines.json").write_text(json.dumps([quick, plain, dense]))
     return tmp_path

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.models.layers import exporting
-from vitrail.models.short import can_build, triton
-
-if triton is not None:
-    import triton.language as tl
+from vitrail.models.short import can_build, tl, triton
 
 WIDEST = 64  # grid that the kernels take, in patches across
 TILE = 1024  # numbers that one program has in its registers at a time

@@ -16,7 +16,7 @@ try:
     import triton
     import triton.language as tl
 except ImportError:  # a CPU or a Mac, where it is not needed
-    triton = None  # type: ignore[assignment]
+    triton = tl = None  # type: ignore[assignment]
 
 MOST = 64 * 64  # tokens × numbers per head, each rounded up to a power of two: beyond, tiles begin to pay
 
