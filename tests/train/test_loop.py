@@ -128,6 +128,24 @@ def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_sam
         assert torch.equal(value, apart[name])
 
 
+def test_the_first_pictures_of_an_epoch_are_made_while_the_one_before_is_validated(monkeypatch):
+    images = make_images(64)
+    pictures = torch.stack([images.loader.pictures[number] for number in range(64)])
+    images.loader.resident = Canvas(pictures, np.full((64, 2), pictures.shape[-1]))
+    monkeypatch.setattr(batches, "values_at_once", lambda device: 2 * 8 * 3 * 8 * 8)
+    begun = []
+
+    def validate(model):
+        begun.append([group.epoch for group, _ in trainer.batches._line])
+        return {"loss": 1.0, "top1": 0.5}
+
+    trainer = make_trainer(images=images, policy="medium", epochs=3, batch_size=8)
+    trainer.validate = validate
+    trainer.run()
+    assert begun == [[1, 1], [2, 2], []]
+    assert trainer.batches._thread is None and not trainer.batches._line
+
+
 def test_pictures_that_are_enlarged_are_counted_at_their_new_size(monkeypatch):
     """CIFAR at 224 takes 49 times the memory that its pictures do."""
     images = make_images(32)

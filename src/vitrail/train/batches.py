@@ -1,22 +1,25 @@
 """What the steps of an epoch learn from: augmented pixels and their targets, made ahead of them where that pays."""
 
 import time
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.augment import Augmenter
-from vitrail.data.pictures import threaded
 from vitrail.data.randaugment import to_device as send
 from vitrail.tasks.classify import Classify
 from vitrail.train.images import Images
 
 Steps = Generator[tuple[Tensor, Tensor], None, None]
+Numbers = tuple[list[np.ndarray], list[np.ndarray]]  # for each step those of its images, and how often they came before
+AHEAD = 3  # groups of steps in the making, or made and waiting
 
 
 class Batches:
@@ -29,55 +32,77 @@ class Batches:
         self._pixels: Tensor | None = None  # of the last batch, to be written over
         self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
         self._aside: Any = None  # the stream that augments them: one, for memory is kept for each stream by itself
+        self._line: deque[tuple[Group, Future]] = deque()  # in order, perhaps into the next epoch
+        self._thread: ThreadPoolExecutor | None = None
 
-    def epoch(self, epoch: int, mine: list[np.ndarray], again: list[np.ndarray], sums: dict[str, float]) -> Steps:
-        """`mine` are the numbers of each step's images, and `again` what tells one that is drawn twice from itself.
-        The seconds that it has to wait for data are added to sums["wait"]."""
-        loader, several = self.train.loader, 1
+    def epoch(
+        self, epoch: int, numbers: Numbers, sums: dict[str, float], following: Callable[[], Numbers] | None = None
+    ) -> Steps:
+        """The seconds that it has to wait for data are added to sums["wait"]. `following` gives the numbers of the next
+        epoch, if there is one: its first pictures are made while this one's last steps and its validation run."""
+        (mine, again), loader, several = numbers, self.train.loader, 1
         if loader.resident is not None and mine:
             stored, made = loader.resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
             several = max(1, values_at_once(self.device) // (len(mine[0]) * max(stored, made)))
         if several > 1:
-            yield from self._several_at_once(epoch, mine, again, sums, several)
+
+            def later() -> list[Group]:
+                return groups(epoch + 1, following(), several) if following else []
+
+            yield from self._several_at_once(groups(epoch, numbers, several), later, len(mine[0]), sums)
             return
         with closing(loader.batches(mine)) as batches:
             for repeat in again:
                 asked = time.monotonic()
-                numbers, images = next(batches)
+                shown, images = next(batches)
                 sums["wait"] += time.monotonic() - asked
-                pixels = self.augmenter(images, numbers + repeat, epoch, self.device, out=self._pixels)
+                pixels = self.augmenter(images, shown + repeat, epoch, self.device, out=self._pixels)
                 if self.device.type == "cpu":  # where the last step is over, and fresh memory takes a fifth of the time
                     self._pixels = pixels
-                yield pixels, self._targets(numbers)
+                yield pixels, self._targets(shown)
 
     def _several_at_once(
-        self, epoch: int, mine: list[np.ndarray], again: list[np.ndarray], sums: dict[str, float], several: int
+        self, now: list["Group"], later: Callable[[], list["Group"]], size: int, sums: dict[str, float]
     ) -> Steps:
-        """By a thread, on a stream of its own, while the steps before are under way."""
-        loader = self.train.loader
-        if self.device.type == "cuda":
-            self._aside = self._aside or torch.cuda.Stream(self.device)
+        """By a thread, on a stream of its own, while the steps before are under way; `later` comes after `now`."""
+        if self.device.type == "cuda" and self._aside is None:
+            self._aside = torch.cuda.Stream(self.device)
             self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
-        aside = self._aside
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="vitrail-augment")
+        if not all(made.same(group) for (made, _), group in zip(self._line, now, strict=False)):
+            self._line.clear()
+        begun = len(self._line)
 
-        def make(first: int) -> tuple[Tensor, Tensor, Any]:
-            numbers, repeats = (np.concatenate(each[first : first + several]) for each in (mine, again))
-            with torch.cuda.stream(aside):
-                _, images = next(loader.batches([numbers]))
-                pixels = self.augmenter(images, numbers + repeats, epoch, self.device)
-                return pixels, self._targets(numbers), aside.record_event() if aside else None
+        def coming() -> Iterator[Group]:
+            yield from now[begun:]
+            yield from later()
 
-        with closing(threaded(1, make, range(0, len(mine), several), ahead=2)) as made:
-            for _ in range(0, len(mine), several):
-                asked = time.monotonic()
-                pixels, targets, ready = next(made)
-                sums["wait"] += time.monotonic() - asked
-                if ready is not None:
-                    here = torch.cuda.current_stream(self.device)
-                    here.wait_event(ready)
-                    pixels.record_stream(here)
-                    targets.record_stream(here)
-                yield from zip(pixels.split(len(mine[0])), targets.split(len(mine[0])), strict=True)
+        rest = coming()
+        for _ in now:
+            while len(self._line) < AHEAD and (group := next(rest, None)):
+                self._line.append((group, self._thread.submit(self._make, group)))
+            asked = time.monotonic()
+            pixels, targets, ready = self._line.popleft()[1].result()
+            sums["wait"] += time.monotonic() - asked
+            if ready is not None:
+                here = torch.cuda.current_stream(self.device)
+                here.wait_event(ready)
+                pixels.record_stream(here)
+                targets.record_stream(here)
+            yield from zip(pixels.split(size), targets.split(size), strict=True)
+
+    def _make(self, group: "Group") -> tuple[Tensor, Tensor, Any]:
+        with torch.cuda.stream(self._aside):
+            _, images = next(self.train.loader.batches([group.numbers]))
+            pixels = self.augmenter(images, group.numbers + group.repeats, group.epoch, self.device)
+            return pixels, self._targets(group.numbers), self._aside.record_event() if self._aside else None
+
+    def close(self) -> None:
+        """Ends the thread, and lets go of what it has made."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread = None
+        self._line.clear()
 
     def _targets(self, numbers: np.ndarray) -> Tensor:
         if self.train.loader.resident is None:
@@ -86,6 +111,23 @@ class Batches:
             everyone = self.train.labels(np.arange(len(self.train.samples)))
             self._known = self.task.smoothed(self.task.targets(everyone, self.device))
         return self._known[send(numbers, self.device)]
+
+
+class Group(NamedTuple):
+    """The images of several steps, to be changed at once."""
+
+    epoch: int
+    numbers: np.ndarray
+    repeats: np.ndarray
+
+    def same(self, other: "Group") -> bool:
+        return self.epoch == other.epoch and np.array_equal(self.numbers, other.numbers)
+
+
+def groups(epoch: int, numbers: Numbers, several: int) -> list[Group]:
+    mine, again = numbers
+    parts = range(0, len(mine), several)
+    return [Group(epoch, *(np.concatenate(each[i : i + several]) for each in (mine, again))) for i in parts]
 
 
 def values_at_once(device: torch.device) -> int:

@@ -5,8 +5,7 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-
+from vitrail.train.batches import Numbers
 from vitrail.train.loop import Trainer
 
 LOOKS = 20  # times that a run is validated, at most: small data takes many short epochs, and measuring is slow
@@ -28,10 +27,11 @@ class DenseTrainer(Trainer):
     def _is_best(self, row: dict[str, Any]) -> bool:
         return super()._is_best(row) if self.due else not self.best
 
-    def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Generator[tuple[Any, Any], None, None]:
+    def _batches(self, numbers: Numbers) -> Generator[tuple[Any, Any], None, None]:
+        mine, again = numbers
         with closing(self.train.loader.batches(mine)) as batches:
             for repeat in again:
                 asked = time.monotonic()
-                numbers, images = next(batches)
+                shown, images = next(batches)
                 self.sums["wait"] += time.monotonic() - asked
-                yield self.augmenter(images, numbers, numbers + repeat, self.epoch, self.device)
+                yield self.augmenter(images, shown, shown + repeat, self.epoch, self.device)

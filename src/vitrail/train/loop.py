@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,7 +23,7 @@ from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.mix import draw, mix
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
-from vitrail.train.batches import Batches, Steps
+from vitrail.train.batches import Batches, Numbers, Steps
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.late import Late
@@ -128,7 +128,7 @@ class Trainer:
     def run(self, after_epoch: Callable[[dict[str, Any], bool], None] | None = None) -> None:
         """Trains from where the state stands to the end. `after_epoch(row, is_best)` runs with the averaged weights in
         the model, so that it can save them."""
-        with self.leave, closing(self.recorded) if self.recorded else nullcontext():
+        with self.leave, closing(self.batches), closing(self.recorded) if self.recorded else nullcontext():
             while self.epoch < self.settings.epochs:
                 self._train_epoch()
                 self._check_weights()
@@ -151,20 +151,22 @@ class Trainer:
                 if rested or not self.recorded or self.epoch == self.settings.epochs:
                     self.save()
 
-    def _train_epoch(self) -> None:
-        order = epoch_order(self.train.numbers, self.settings.seed, self.epoch, self.train.weights)
-        size = self.batch_size
+    def _numbers(self, epoch: int, first: int = 0) -> Numbers:
+        """Of this process's images in each step of an epoch, from the first on."""
+        order = epoch_order(self.train.numbers, self.settings.seed, epoch, self.train.weights)
+        size, steps = self.batch_size, range(first, self.steps)
         # A picture that is drawn again in an epoch, to balance the classes, looks different each time.
         repeats = occurrences(order) * len(self.train.samples)
-        steps = range(self.step, self.steps)
-        mine = [self.processes.share(order[s * size : (s + 1) * size]) for s in steps]
-        again = [self.processes.share(repeats[s * size : (s + 1) * size]) for s in steps]
+        mine, again = ([self.processes.share(e[s * size : (s + 1) * size]) for s in steps] for e in (order, repeats))
+        return mine, again
+
+    def _train_epoch(self) -> None:
         self.model.train()
         late: Late | None = None
         started = shown = time.monotonic()
         spent = self.sums["time"]
         stop = False
-        with closing(self._batches(mine, again)) as batches:
+        with closing(self._batches(self._numbers(self.epoch, self.step))) as batches:
             for pixels, targets in batches:
                 done = self._step(pixels, targets)
                 # Read one step late, so that the device is never waited for; never more, so that the wait for data,
@@ -190,8 +192,10 @@ class Trainer:
         if stop:
             raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
 
-    def _batches(self, mine: list[np.ndarray], again: list[np.ndarray]) -> Steps:
-        return self.batches.epoch(self.epoch, mine, again, self.sums)
+    def _batches(self, numbers: Numbers) -> Steps:
+        last = self.epoch + 1 == self.settings.epochs
+        following = None if last else partial(self._numbers, self.epoch + 1)
+        return self.batches.epoch(self.epoch, numbers, self.sums, following)
 
     def _step(self, pixels: Tensor, targets: Tensor) -> Late:
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
