@@ -350,8 +350,8 @@ def overview() -> None:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if re.search("^STUDY = ", path.read_text(encoding="utf-8"), re.MULTILINE):
             study = importlib.import_module(path.stem).STUDY
-            runs = f"{len(study.variants) * len(study.seeds)} runs, {study.minutes:g} minutes"
-            print(f"{study.name:<14} {runs:<20} {study.question}")
+            count = sum(1 if variant.once else len(study.seeds) for variant in study.variants)
+            print(f"{study.name:<14} {f'{count} runs, {study.minutes:g} minutes':<20} {study.question}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from torch.export import Dim
 
 from tests.models.restatements import image, randomised
 from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture
+from vitrail.models.layers import exporting
 from vitrail.models.position import KINDS, RULES
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
@@ -62,6 +63,19 @@ def test_every_vit_block_compiles_without_a_graph_break(name):
     model = vit(**CONFIGURATIONS[name])
     size = (32, 40) if name == "hybrid" else (16, 18)  # a multiple, and a width that is padded
     assert_same(whole_graph(model), model, image(2, 3, *size, dtype=torch.float32))
+
+
+def test_what_is_exported_is_told_from_what_is_compiled():
+    """Strictly, an export is traced by the compiler; and up to PyTorch 2.11 the compiler says that it exports."""
+
+    class Told(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if exporting() else x - 1
+
+    zero = torch.zeros(2)
+    assert torch.compile(Told(), backend="eager")(zero).sum() == -2
+    for strict in (False, True):
+        assert torch.export.export(Told(), (zero,), strict=strict).module()(zero).sum() == 2
 
 
 @pytest.mark.parametrize("padding", ["torchvision", "timm"])
@@ -129,6 +143,7 @@ def exported_with_open_sizes(model, x, smallest):
         *({"position_rule": rule} for rule in RULES if rule != "timm"),
         {"pool": "attention", "class_token": False, "patch_embed": "conv"},
         {"distillation_token": True, "registers": 2, "position": "relative"},
+        {"local": True},
     ],
     ids=lambda c: ",".join(str(v) for v in c.values()),
 )

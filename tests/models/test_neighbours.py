@@ -36,7 +36,7 @@ def test_each_patch_gets_the_weighted_sum_of_those_around_it():
 # In a process of its own: whether kernels are compiled or interpreted is settled when Triton is imported.
 PROGRAM = """
 import json, sys, torch
-from vitrail.models.neighbours import Neighbours, mix_neighbours
+from vitrail.models.neighbours import Neighbours, mix_neighbours, mix_neighbours_backward
 
 device, errors = sys.argv[1], []
 for b, prefix, h, w, d in json.loads(sys.argv[2]):
@@ -51,6 +51,8 @@ for b, prefix, h, w, d in json.loads(sys.argv[2]):
     out = mix_neighbours(*given, h, w)
     found = torch.autograd.grad(out, given, above.float().to(device))
     pairs = [(out, wanted), *zip(found, slopes)]
+    torch.library.opcheck(mix_neighbours, (*given, h, w))
+    torch.library.opcheck(mix_neighbours_backward, (above.float().to(device), *(t.detach() for t in given[:2]), h, w))
     errors.append([(a.double().cpu() - c).abs().max().item() / c.abs().max().item() for a, c in pairs])
 print(json.dumps(errors))
 """

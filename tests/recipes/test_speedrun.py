@@ -34,4 +34,4 @@ def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatc
 def test_the_share_of_the_blocks_is_all_but_the_stem():
     assert speedrun.blocks_share("vit_mini4") > 0.99
     assert 0.85 < speedrun.blocks_share(speedrun.MODEL) < 0.95  # at least 0.8 makes it a transformer
-    assert speedrun.blocks_share("hybrid_mini4:stem=res2,depth=4") < speedrun.blocks_share(speedrun.MODEL)
+    assert speedrun.blocks_share("hybrid_mini4:depth=4") < speedrun.blocks_share(speedrun.MODEL)

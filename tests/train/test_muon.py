@@ -71,7 +71,7 @@ def test_of_lora_the_upper_matrix_alone_is_three():
                      "attention.proj.lora_a": 1, "attention.proj.lora_b": 1}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["vit_mini4", "hybrid_mini4:stem=res2", "swin_t", "cpvt_ti16"])
+@pytest.mark.parametrize("name", ["vit_mini4", "hybrid_mini4", "swin_t", "cpvt_ti16"])
 def test_it_takes_the_matrices_between_the_first_layer_and_the_last(name):
     model = create_model(name, num_classes=10)
     inside = {n for n, p in model.named_parameters() if hidden(n, p)}

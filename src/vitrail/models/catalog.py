@@ -266,8 +266,8 @@ def _cpvt() -> list[Entry]:
 
 def _small_images() -> list[Entry]:
     """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64); a
-    hybrid of the same grid, twice as large, that learns far more from as many pictures (records/README.md); and two
-    for pictures of a few pixels, such as scikit-learn's digits, that a laptop trains in a minute."""
+    hybrid of the same grid, twice as large, with convolutions in its stem and before every block; and two for pictures
+    of a few pixels, such as scikit-learn's digits, that a laptop trains in a minute."""
     mini: dict[str, Any] = {"width": 192, "depth": 9, "heads": 12, "mlp_ratio": 2.0}
     nano: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "mlp_ratio": 2.0}
     # Up to 5.6 M parameters and 64 tokens, the last of a residual stem's halvings done by the patches.

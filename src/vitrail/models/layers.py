@@ -37,8 +37,9 @@ def pad_to_multiple(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def exporting() -> bool:
-    """Is a graph being exported? While torch.compile traces, PyTorch up to 2.11 calls that exporting as well."""
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    """Is a graph being exported? The flag itself: `torch.compiler.is_exporting()`, which reads it, is also true while
+    PyTorch 2.11 compiles."""
+    return torch.compiler._is_exporting_flag
 
 
 def open_size(size: tuple[int, int]) -> bool:

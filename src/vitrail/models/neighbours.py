@@ -28,8 +28,8 @@ class Neighbours(nn.Conv2d):
         if suits(x, grid):
             return mix_neighbours(x, self.weight, self.bias, *grid)
         prefix = x.shape[1] - grid[0] * grid[1]
-        patches = x[:, prefix:].unflatten(1, grid).permute(0, 3, 1, 2)
-        mixed = (patches + super().forward(patches)).permute(0, 2, 3, 1).flatten(1, 2)
+        patches = x[:, prefix:].unflatten(1, grid)
+        mixed = (patches + super().forward(patches.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)).flatten(1, 2)
         return torch.cat([x[:, :prefix], mixed], dim=1) if prefix else mixed
 
 
@@ -119,7 +119,7 @@ if triton is not None:
             made, f7 = _tap(tokens, grad, here, made, f7, weight, 7, row, across, height, width, channels, c)
             made, f8 = _tap(tokens, grad, here, made, f8, weight, 8, row, across, height, width, channels, c)
             _put(out, row, across, made, width, channels, c)
-        sums += tl.program_id(0) * 10 * channels + c
+        sums += tl.program_id(0).to(tl.int64) * 10 * channels + c
         tl.store(sums, f0, mask=c < channels)
         tl.store(sums + channels, f1, mask=c < channels)
         tl.store(sums + 2 * channels, f2, mask=c < channels)
@@ -166,7 +166,7 @@ def mix_neighbours_backward(
     counts = (n - height * width, height, width, d)
     _launch(_backward, b, [tokens, grad, _by_place(weight), out, sums], counts)
     total = sums.sum(0)
-    return out, total[:9].t().reshape(weight.shape).to(weight.dtype).contiguous(), total[9].to(weight.dtype)
+    return out, total[:9].t().reshape(weight.shape).to(weight.dtype).contiguous(), total[9].to(weight.dtype, copy=True)
 
 
 @mix_neighbours.register_fake

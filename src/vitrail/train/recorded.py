@@ -72,7 +72,8 @@ class Recorded:
 
 @cache
 def _stream(device: int) -> torch.cuda.Stream:
-    """One for all: the libraries of matrix products keep 100 MB for every stream that they have met."""
+    """One for all that this process trains, one after the other: the libraries of matrix products keep 100 MB for every
+    stream that they have met."""
     return torch.cuda.Stream(device)
 
 

@@ -54,7 +54,7 @@ def infer(
 # What shapes, or a config, decide about the architecture itself. Sizes of image, input and output may differ.
 ARCHITECTURE = (  # noqa: SIM905 (as a list it takes a screen)
     "width depth depths heads patch_size stem mlp_ratio position pool version class_token distillation_token registers"
-    " norm_before qk_norm layer_scale qkv_bias patch_bias decoder_width decoder_depth"
+    " norm_before qk_norm layer_scale local qkv_bias patch_bias decoder_width decoder_depth"
 ).split()
 
 
@@ -108,6 +108,7 @@ def _vit(state: State, stated: list[Grid], supposed: list[Grid]) -> dict[str, An
         "norm_after_pool": "norm_pool.weight" in state,
         "qk_norm": "blocks.0.attention.q_norm.weight" in state,
         "layer_scale": 1e-5 if "blocks.0.scale1.gamma" in state else None,
+        "local": "blocks.0.local.weight" in state,
         "qkv_bias": "qv" if "blocks.0.attention.q_bias" in state else "blocks.0.attention.qkv.bias" in state,
         **_head(state),
     }

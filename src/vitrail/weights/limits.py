@@ -45,6 +45,7 @@ TABLE = one_of("learned", "sincos", "sincos1d")  # a fixed table is written out 
 # The ViT of the paper, which every ecosystem has a class for.
 PLAIN: Needs = {
     "stem": None,
+    "local": False,
     "patch_bias": True,
     "position": TABLE,
     "class_token": True,
