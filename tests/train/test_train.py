@@ -19,6 +19,7 @@ from vitrail.data.sources import open_source
 from vitrail.models import Preprocessing
 from vitrail.train.distributed import Processes
 from vitrail.train.images import read
+from vitrail.train.start import suited
 from vitrail.weights import read_checkpoint
 
 
@@ -97,6 +98,16 @@ def labelled_squares(folder: Path, count: int = 90) -> Path:
         lines.append(f"{number}.png,{'|'.join('abc'[label] for label in labels)}")
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
     return folder / "labels.csv"
+
+
+@pytest.mark.parametrize(
+    ("largest", "gpu", "plain", "name"),
+    [(8, True, False, "vit_nano4"), (32, False, False, "vit_mini4"), (32, True, False, "hybrid_mini4"),
+     (64, True, False, "hybrid_mini8"), (64, True, True, "vit_mini8"), (300, True, False, "vit_s16"),
+     (300, False, False, "deit_ti16")],
+)  # fmt: skip
+def test_a_model_that_suits_the_pictures_and_the_machine(largest, gpu, plain, name):
+    assert suited(largest, gpu, plain) == name
 
 
 def test_several_labels_per_image_from_a_table(tmp_path):
