@@ -156,7 +156,11 @@ def test_an_image_smaller_than_a_patch_is_refused(model, height, width):
             {"position": "rotary"},
             "MAE drops patches, so it needs positions that are added to them, not 'rotary'.",
         ),
-        (MAESettings, {"stem": ()}, "MAE masks patches of the picture; a hybrid's stem would look behind the mask."),
+        (
+            MAESettings,
+            {"stem": ()},
+            "MAE masks patches of the picture; a hybrid's stem would look behind the mask: use a ViT.",
+        ),
         (MAESettings, {"mask_ratio": 1.0}, "mask_ratio must be at least 0 and below 1, got 1.0."),
         (MaskedAutoencoder, {"decoder_heads": 7}, "A width of 512 can't be divided among 7 heads."),
     ],
@@ -187,6 +191,13 @@ def test_layers_that_are_not_there_are_refused():
 
 def test_bad_settings_are_refused_through_create_model():
     assert refusal(create_model, "vit_b16", heads=7) == "A width of 768 can't be divided among 7 heads."
+
+
+def test_a_switch_is_true_or_false():
+    assert refusal(create_model, "vit_nano4:local=perhaps") == "local must be True or False, got 'perhaps'."
+    assert refusal(ViTSettings, norm_first="no") == "norm_first must be True or False, got 'no'."
+    assert create_model("vit_nano4:local=true").settings.local is True
+    assert create_model("vit_nano4:class_token=FALSE,pool=mean,layer_scale=none").settings.class_token is False
 
 
 def test_a_masked_autoencoder_has_no_neighbours_to_see():

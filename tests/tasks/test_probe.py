@@ -76,6 +76,15 @@ def test_the_penalty_is_the_one_whose_sharpened_logits_lose_least():
     assert torch.nn.functional.cross_entropy(found.held_out, labels).item() == pytest.approx(min(losses), abs=1e-3)
 
 
+def test_classes_that_are_always_told_apart_leave_a_doubt():
+    """Of 64 right answers of 64, none makes the next certain."""
+    x, labels = features(64, spread=0.01)
+    found = solve_probe(x, one_hot(labels))
+    assert (found.held_out.argmax(dim=1) == labels).all()
+    surest = found.held_out.softmax(dim=1).amax(dim=1)
+    assert surest.min() > 0.9 and surest.max() < 1 - 1 / 66 / 10
+
+
 def test_a_rare_class_is_found():
     """Held back too much, a head says the common one of all."""
     chance = torch.Generator().manual_seed(0)

@@ -1,10 +1,10 @@
-"""What a run says before it begins."""
+"""What a run says before it begins, and when it is over."""
 
 import pytest
 import torch
 
 from vitrail.train.view import View
-from vitrail.train.words import show_uncompiled
+from vitrail.train.words import kept, show_uncompiled
 from vitrail.train.work import COMPILE_FROM, worth_compiling
 
 
@@ -28,3 +28,19 @@ def test_where_nothing_can_be_built_one_line_says_what_to_install(capsys):
     show_uncompiled(View(), can_build=False)
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "uncompiled" in said and "install gcc and python3-dev" in said
+
+
+@pytest.mark.parametrize(
+    ("best", "solved", "words"),
+    [
+        ({"epoch": 7}, False, "epoch 7"),
+        ({"epoch": 7, "share": 1.0}, True, "epoch 7"),
+        ({"epoch": 7, "share": 0.5}, True, "50% of the way from the linear classifier to epoch 7"),
+        ({"epoch": 0, "share": 0.25}, True, "25% of the way from the linear classifier to the last epoch"),
+        ({"epoch": 0, "share": 0.0}, True, "the linear classifier on frozen features: on the validation images tuning"),
+        ({"epoch": 0}, True, "the linear classifier on frozen features"),
+        ({"epoch": 0}, False, "what it began with"),
+    ],
+)
+def test_what_is_kept_is_called_what_it_is(best, solved, words):
+    assert kept(best, solved).startswith(words)

@@ -1,6 +1,8 @@
 """Refusals in one sentence: what was given, what was expected, what to do."""
 
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
 from torch import Tensor
 
@@ -27,10 +29,14 @@ def check_image(x: Tensor, channels: int, smallest: tuple[int, int]) -> None:
 
 
 def check_settings(
-    settings: object, choices: dict[str, Iterable[object]], counts: dict[str, int], rates: Iterable[str]
+    settings: Any, choices: dict[str, Iterable[object]], counts: dict[str, int], rates: Iterable[str]
 ) -> None:
     """Refuses, in one sentence, settings that no model can be built from: `choices` are names of a list, `counts` whole
-    numbers with a least value, `rates` probabilities."""
+    numbers with a least value, `rates` probabilities. Switches are True or False."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(field.default, bool) and field.name not in choices and not isinstance(value, bool):
+            raise VitrailError(f"{field.name} must be True or False, got {value!r}.")
     for name, allowed in choices.items():
         if getattr(settings, name) not in allowed:
             raise VitrailError(f"{name}={getattr(settings, name)!r} is not known; choose one of {[*allowed]}.")

@@ -33,7 +33,9 @@ class MAESettings(ViTSettings):
                 f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}."
             )
         if self.stem is not None:
-            raise VitrailError("MAE masks patches of the picture; a hybrid's stem would look behind the mask.")
+            raise VitrailError(
+                "MAE masks patches of the picture; a hybrid's stem would look behind the mask: use a ViT."
+            )
         if self.local:
             raise VitrailError(
                 "MAE drops patches, so that those that stay have lost the neighbours that local=True sees."

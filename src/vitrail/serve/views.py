@@ -102,6 +102,7 @@ class Lens:
             "sizes": self.sizes,
             "stride": list(self.stride),
             "reconstructs": isinstance(model, MaskedAutoencoder),
+            "norm_pix": isinstance(model, MaskedAutoencoder) and model.settings.norm_pix,
             "mask_ratio": getattr(model.settings, "mask_ratio", None),
         }
 

@@ -63,13 +63,20 @@ def solve_probe(
         for k, (seen, unseen) in enumerate(parts):
             solutions[k] = w = _logistic_regression(standard[seen], targets[seen], penalty, multi_label, solutions[k])
             logits[unseen] = standard[unseen] @ w[:, :-1].T + w[:, -1]
-        factor, loss = _sharpness(logits[fair], targets[fair], multi_label)
+        factor, loss = _sharpness(logits[fair], doubted(targets[fair], multi_label), multi_label)
         if not loss < least:
             break  # weaker ones only fit more closely what they have seen, and take the longest
         best, times, least, held_out = penalty, factor, loss, logits
     solution = times * _logistic_regression(standard, targets, best, multi_label, None)
     weight = solution[:, :-1] / std
     return Probe(weight, solution[:, -1] - weight @ mean, best, times, times * held_out)
+
+
+def doubted(targets: Tensor, multi_label: bool) -> Tensor:
+    """After n right answers of n, the next is right with a probability of (n + 1) / (n + 2) (Laplace): without that
+    doubt, classes that are always told apart would ask for logits without end."""
+    doubt = 1 / (len(targets) + 2)
+    return targets.lerp(torch.full_like(targets, 0.5 if multi_label else 1 / targets.shape[1]), doubt)
 
 
 def _fair(targets: Tensor, parts: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -314,7 +314,7 @@ class Job(Work):
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
-            show_outcome(self.view, named, figures, kept(best), seconds, self.folder)
+            show_outcome(self.view, named, figures, kept(best, self.start.pretrained), seconds, self.folder)
         return figures
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

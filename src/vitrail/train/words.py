@@ -94,11 +94,15 @@ def advise(view: View, row: dict[str, Any], train: Images) -> None:
         view.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
 
 
-def kept(best: dict[str, Any]) -> str:
+def kept(best: dict[str, Any], solved: bool) -> str:
+    """`solved`: it began with a linear classifier on frozen features."""
+    if "share" not in best and not best["epoch"]:
+        return "the linear classifier on frozen features" if solved else "what it began with"
     share = best.get("share", 1.0)
-    if not best["epoch"] or not share:
-        return "the linear classifier on frozen features"
-    return f"epoch {best['epoch']}" + (f", {share:.0%} of the way from the linear classifier" if share < 1 else "")
+    if not share:
+        return "the linear classifier on frozen features: on the validation images tuning was no better"
+    end = f"epoch {best['epoch']}" if best["epoch"] else "the last epoch"
+    return end if share == 1 else f"{share:.0%} of the way from the linear classifier to {end}"
 
 
 def show_nameless(view: View, classes: Sequence[str]) -> None:

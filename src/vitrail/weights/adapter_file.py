@@ -167,8 +167,9 @@ def _found(file: AdapterFile) -> Checkpoint:
         if fingerprint(checkpoint.state, file.kind) in file.base.hashes:
             return checkpoint
     raise VitrailError(
-        f"{file.path} needs its base, {file.base.file} (sha256 {file.base.hashes[0][:12]}…), which is neither beside "
-        "it nor in the hub's cache: put it beside it, or name it with base=."
+        f"{file.path} needs its base, {file.header.name or 'a model'} in {file.base.file} (sha256 "
+        f"{file.base.hashes[0][:12]}…), which is neither beside it nor in the hub's cache: put it beside it, or, in "
+        "Python, name it with base=."
     )
 
 

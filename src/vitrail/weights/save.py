@@ -98,7 +98,10 @@ def header_of(
 def _translate(state: State, model: nn.Module, layout: Layout) -> State:
     theirs, left = layout.write(state | _tables(model, layout.dialect))
     if left:
-        raise VitrailError(f"The dialect {layout.dialect} has no place for {group_names(left)}; use dialect vitrail.")
+        raise VitrailError(
+            f"The dialect {layout.dialect} has no place for {group_names(left)}; our own file has (dialect vitrail, as "
+            "model.safetensors of a run), and ONNX."
+        )
     return theirs
 
 

@@ -13,7 +13,7 @@ export class Painter {
     this.ratio.addEventListener("input", () => { this.mask = null; this.paint(); });
     this.find("again").addEventListener("click", () => { this.seed += 1; this.mask = null; this.paint(); });
     this.find("mae-masked").addEventListener("click", (event) => this.toggle(event));
-    this.find("mae-note").textContent = `${model.name} was trained to paint what it does not see. Click patches of the middle picture to hide or show them.`;
+    this.find("mae-note").textContent = `${model.name} was trained to paint what it does not see. Click patches of the middle picture to hide or show them.${model.norm_pix ? " It paints shapes: brightness and contrast of each patch are borrowed from the true one." : ""}`;
     section.hidden = false;
   }
 
