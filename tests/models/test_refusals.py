@@ -197,7 +197,7 @@ def test_a_switch_is_true_or_false():
     assert refusal(create_model, "vit_nano4:local=perhaps") == "local must be True or False, got 'perhaps'."
     assert refusal(ViTSettings, norm_first="no") == "norm_first must be True or False, got 'no'."
     assert create_model("vit_nano4:local=true").settings.local is True
-    assert create_model("vit_nano4:class_token=FALSE,pool=mean,layer_scale=none").settings.class_token is False
+    assert create_model("vit_nano4:class_token=FALSE,pool=mean,position=none").settings.class_token is False
 
 
 def test_a_masked_autoencoder_has_no_neighbours_to_see():

@@ -139,7 +139,7 @@ def _changed(name: str) -> tuple[Entry, dict[str, Any]]:
             raise VitrailError(f"{word!r} in {name!r} changes no setting: write it as in vit_mini4:position=rotary.")
         changes[key] = value
         with suppress(ValueError, SyntaxError):
-            changes[key] = ast.literal_eval(value.title() if value.lower() in ("true", "false", "none") else value)
+            changes[key] = ast.literal_eval(value.title() if value.lower() in ("true", "false") else value)
     change(entry.settings, **changes)  # refuses what is no setting, and what can't be one
     return entry, changes
 
