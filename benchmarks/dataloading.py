@@ -7,7 +7,7 @@ process is bound to one core, with one thread for arithmetic. Peers run in their
 timm's create_loader, and torchvision's ImageFolder with transforms v2, on PIL images and on tensors from
 torchvision.io's decoder, each without workers and with one. vitrail decodes in one thread beside the main one.
 
-A virtual machine's host finds memory when it is first touched, which took up to a millisecond for each picture that is
+A virtual machine's host finds memory when it is first touched, which took about a millisecond for each picture that is
 kept: so a gigabyte is touched, and given back, before each round.
 
 The libraries take turns, epoch by epoch, `--rounds` times; the fastest epoch of each counts. "First" is an epoch in

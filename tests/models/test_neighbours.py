@@ -1,18 +1,13 @@
 """Patches and their neighbours: the module against sums by hand, its kernels against the module."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from tests.models.kernels import errors_of
 from tests.models.restatements import image
 from vitrail.models import create_model
 from vitrail.models.neighbours import Neighbours
 
-GPU = torch.cuda.is_available()
 SHAPES = [(2, 0, 8, 8, 20), (2, 1, 5, 7, 80), (1, 2, 3, 1, 33)]  # B, tokens in front, h, w, D
 
 
@@ -33,7 +28,6 @@ def test_each_patch_gets_the_weighted_sum_of_those_around_it():
     torch.testing.assert_close(layer(x, (h, w)), made, rtol=0, atol=1e-12)
 
 
-# In a process of its own: whether kernels are compiled or interpreted is settled when Triton is imported.
 PROGRAM = """
 import json, sys, torch
 from vitrail.models.neighbours import Neighbours, mix_neighbours, mix_neighbours_backward
@@ -62,13 +56,7 @@ print(json.dumps(errors))
 
 def test_the_kernels_and_their_gradients_are_those_of_the_module():
     pytest.importorskip("triton", reason="Triton comes with PyTorch for NVIDIA GPUs, and is not installed here")
-    device = "cuda" if GPU else "cpu"
-    environment = os.environ | ({} if GPU else {"TRITON_INTERPRET": "1"})
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, device, json.dumps(SHAPES)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    for shape, errors in zip(SHAPES, json.loads(done.stdout), strict=True):
+    for shape, errors in zip(SHAPES, errors_of(PROGRAM, SHAPES), strict=True):
         assert max(errors) < 1e-5, (shape, errors)
 
 

@@ -1,19 +1,18 @@
 """The kernel for few tokens: on a GPU as compiled, elsewhere by Triton's interpreter, against plain products."""
 
-import json
-import os
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from tests.models.kernels import errors_of
+
 pytest.importorskip("triton", reason="Triton comes with PyTorch for NVIDIA GPUs, and is not installed here")
 
 GPU = torch.cuda.is_available()
 SHAPES = [(2, 3, 64, 16), (1, 2, 65, 16), (2, 2, 17, 24), (1, 2, 64, 32), (1, 1, 50, 64)]  # B H N d
 
-# In a process of its own: whether kernels are compiled or interpreted is settled when Triton is imported.
 PROGRAM = """
 import json, sys, torch
 from vitrail.models.short import short_attention
@@ -36,13 +35,7 @@ print(json.dumps(errors))
 
 
 def test_attention_over_few_tokens_and_its_gradients_are_those_of_plain_products():
-    device = "cuda" if GPU else "cpu"
-    environment = os.environ | ({} if GPU else {"TRITON_INTERPRET": "1"})
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, device, json.dumps(SHAPES)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    for shape, errors in zip(SHAPES, json.loads(done.stdout), strict=True):
+    for shape, errors in zip(SHAPES, errors_of(PROGRAM, SHAPES), strict=True):
         assert max(errors) < 2e-3, (shape, errors)  # half precision has 2⁻¹¹ = 5e-4
 
 

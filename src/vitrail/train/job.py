@@ -293,8 +293,8 @@ class Job(Work):
         """The best weights, measured once more with intervals; then, once more, on all images; the report.
 
         What it starts from stays as it is until all is done, so that a run that is killed here can be resumed."""
-        share = 1.0
-        if "val" in self.views and self.epochs and any(row["epoch"] == 0 for row in history):
+        share, solved = 1.0, any(row["epoch"] == 0 for row in history)
+        if "val" in self.views and self.epochs and solved:
             share = best_share(self.model, self.first, copies(self.model), self.figure)
             best = {**best, "share": share}
         figures: dict[str, Any] = {}
@@ -314,7 +314,7 @@ class Job(Work):
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
-            show_outcome(self.view, named, figures, kept(best, self.start.pretrained), seconds, self.folder)
+            show_outcome(self.view, named, figures, kept(best, solved), seconds, self.folder)
         return figures
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

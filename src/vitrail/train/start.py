@@ -124,7 +124,7 @@ def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
 
 
 def suited(largest: int, gpu: bool, plain: bool = False) -> str:
-    """`plain`: without convolutions. On a CPU, where they take three times as long, small models are plain, too."""
+    """`plain`: without convolutions. They are three times the work, so on a CPU it is plain, too."""
     if largest <= 20:
         return "vit_nano4"
     if largest <= 80:
