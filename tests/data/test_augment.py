@@ -18,6 +18,7 @@ from vitrail.data.crop import (
     crop_boxes,
     erase_boxes,
     image_sizes,
+    mirrored,
     resized_crop,
 )
 from vitrail.data.keyed import uniforms
@@ -199,6 +200,7 @@ def test_a_panorama_is_fitted_without_resizing_all_of_it() -> None:
 
 
 ALL = Policy(scale=(0.08, 1.0), randaugment=(2, 9), colour=0.4, erasing=0.5)
+MOVED = Policy(scale=(1.0, 1.0), ratio=(1.0, 1.0), border=1 / 8)
 
 
 @pytest.mark.parametrize("policy", ["none", "light", "medium", "strong", ALL])
@@ -291,6 +293,34 @@ def test_what_is_given_is_only_read_and_out_is_written() -> None:
     assert (pixels == 7).all()
 
 
+def test_a_border_is_the_reflection_of_the_image() -> None:
+    images = pictures(5)
+    canvas = mirrored(on_canvas(images), 1 / 8)
+    for index, (image, made) in enumerate(zip(images, mirrored(images, 1 / 8), strict=True)):
+        down, across = (round(side / 8) for side in image.shape[1:])
+        expected = np.pad(image.numpy(), ((0, 0), (down, down), (across, across)), mode="reflect")
+        assert np.array_equal(made.numpy(), expected)
+        assert tuple(canvas.sizes[index]) == expected.shape[1:]
+        assert np.array_equal(canvas.pixels[index, :, : expected.shape[1], : expected.shape[2]].numpy(), expected)
+
+
+def test_a_crop_of_the_whole_area_in_a_border_moves_the_image() -> None:
+    """As torchvision's RandomCrop with reflected padding does, by whole pixels in every direction."""
+    image, policy = picture(32, 32), Policy(scale=(1.0, 1.0), ratio=(1.0, 1.0), border=1 / 8, flip=0.0)
+    made = levels(augmenter(policy, (32, 32))([image] * 200, np.arange(200), 0, "cpu"))
+    padded = functional.pad(image, [4], padding_mode="reflect")
+    moved = {padded[:, y : y + 32, x : x + 32].numpy().tobytes() for y in range(9) for x in range(9)}
+    seen = {one.round().to(torch.uint8).numpy().tobytes() for one in made}
+    assert seen <= moved and len(seen) > 60  # of 81
+
+
+def test_from_the_calm_epoch_on_images_are_cropped_and_mirrored_alone() -> None:
+    images, samples = [picture(40, 40)] * 6, np.arange(6)
+    settling, crops = augmenter(ALL, calm_from=3), augmenter(Policy(scale=ALL.scale))
+    assert not torch.equal(settling(images, samples, 2, "cpu"), crops(images, samples, 2, "cpu"))
+    assert torch.equal(settling(images, samples, 3, "cpu"), crops(images, samples, 3, "cpu"))
+
+
 @pytest.mark.parametrize("policy", ["none", "strong", ALL])
 def test_grey_images(policy: Policy | str) -> None:
     policy = Policy.named(policy) if isinstance(policy, str) else policy
@@ -318,7 +348,7 @@ def test_a_real_photograph_survives_every_policy(real_data) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("policy", ["none", "light", "strong", ALL])
+@pytest.mark.parametrize("policy", ["none", "light", "strong", ALL, MOVED])
 def test_a_gpu_gives_what_a_cpu_gives(policy: Policy | str) -> None:
     images, samples = pictures(60), np.arange(60)
     augment = augmenter(policy, interpolation="bicubic")
@@ -341,6 +371,7 @@ def test_a_gpu_gives_what_a_cpu_gives(policy: Policy | str) -> None:
     [
         (lambda: Policy.named("stong"), '"stong" is not an augmentation: .* Did you mean "strong"'),
         (lambda: Policy(scale=(0.5, 0.2)), "scale is"),
+        (lambda: Policy(scale=(1, 1), border=4), "border is 4: expected a share"),
         (lambda: Policy(scale=(0.0, 1.0)), "scale is"),
         (lambda: Policy(scale=(0.5, 1.5)), "scale is"),
         (lambda: Policy(scale=None, ratio=(2.0, 1.0)), "ratio is"),

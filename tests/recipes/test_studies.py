@@ -41,7 +41,7 @@ def test_the_overview_has_a_line_for_each_study(capsys):
     study.overview()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CHOSEN)
-    assert "21 runs, 18 minutes" in lines[sorted(CHOSEN).index("positions")]
+    assert "21 runs, 6 minutes" in lines[sorted(CHOSEN).index("positions")]
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -5,8 +5,9 @@ a time. Which crop, which colours: a function of (seed, epoch, sample), see `key
 batch or process it lands in, and a resumed run needs no state of a generator.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from vitrail.data.crop import (
     crop_boxes,
     erase_boxes,
     image_sizes,
+    mirrored,
     one_by_one,
 )
 from vitrail.data.keyed import uniforms
@@ -46,6 +48,7 @@ class Policy:
 
     scale: tuple[float, float] | None  # the crop's share of the area; None: fitted as at evaluation
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the crop's width to its height
+    border: float = 0.0  # how far a crop may reach beyond the image, which is mirrored there, as a share of its sides
     flip: float = 0.5  # probability
     randaugment: tuple[int, float] | None = None  # how many operations, and their magnitude of 0 to 30
     colour: float = 0.0  # brightness, contrast and saturation change by a factor of at most 1 ± this
@@ -59,6 +62,8 @@ class Policy:
         for name in ("flip", "erasing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise VitrailError(f"{name} is {getattr(self, name)}: expected a probability from 0 to 1.")
+        if not 0 <= self.border <= 0.5:
+            raise VitrailError(f"The border is {self.border}: expected a share from 0 to 0.5, such as 0.125.")
         if self.colour < 0:
             raise VitrailError(f"colour is {self.colour}: expected 0 (off) or more, such as 0.4.")
         if self.randaugment is not None:
@@ -82,6 +87,11 @@ class Policy:
             raise VitrailError(f'"{name}" is not an augmentation: use {", ".join(policies)}.{nearest(name, policies)}')
         return policies[name]
 
+    @property
+    def calm(self) -> "Policy":
+        """The crops and mirror images alone."""
+        return replace(self, randaugment=None, colour=0.0, erasing=0.0)
+
 
 class Augmenter:
     """From uint8 images of any size to a normalised batch that a model takes."""
@@ -95,16 +105,17 @@ class Augmenter:
         seed: int,
         interpolation: str = "bilinear",
         crop: float = 1.0,
+        calm_from: float = math.inf,
     ) -> None:
-        """`crop` is Preprocessing's: the share of the short side that a policy without random crops keeps."""
+        """`crop` is Preprocessing's: the share of the short side that a policy without random crops keeps. From the
+        epoch `calm_from` on there are crops and mirror images alone."""
         if interpolation not in KERNELS:
             hint = nearest(interpolation, KERNELS)
             raise VitrailError(
                 f'"{interpolation}" is not an interpolation for training: use {" or ".join(KERNELS)}.{hint}'
             )
         self.policy, self.size, self.seed, self.interpolation, self.crop = policy, size, seed, interpolation, crop
-        self.mean, self.std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-        self._rounds, self._magnitude = policy.randaugment or (0, 0.0)
+        self.mean, self.std, self.calm_from = np.asarray(mean, np.float32), np.asarray(std, np.float32), calm_from
 
     def __call__(
         self,
@@ -126,14 +137,17 @@ class Augmenter:
                 f"The images have {len(pixels[0])} channels and the preprocessing {len(self.mean)} means: "
                 "decode them as grey for one, as RGB for three."
             )
-        sizes = image_sizes(images)
-        plan = self._plan(sizes, uniforms(self.seed, epoch, samples, _RANDAUGMENT + 2 * self._rounds))
+        policy = self.policy if epoch < self.calm_from else self.policy.calm
+        sizes, rounds = image_sizes(images), policy.randaugment[0] if policy.randaugment else 0
+        plan = self._plan(policy, sizes, uniforms(self.seed, epoch, samples, _RANDAUGMENT + 2 * rounds))
         if out is None:
             out = _empty((len(sizes), len(self.mean), *self.size), device)
         if not len(sizes):
             return out
+        if policy.border:
+            images = mirrored(images, policy.border)
         crops = (images, plan.boxes, self.size, plan.flip, self.interpolation, plan.cover)
-        changing = bool(self._rounds or self.policy.colour)
+        changing = bool(rounds or policy.colour)
         gain, shift = (send(each, device).view(-1, 1, 1) for each in (1 / self.std, self.mean / self.std))
         gain = gain if changing else gain / 255
         count = len(sizes)
@@ -149,22 +163,21 @@ class Augmenter:
             for index, (place, values) in enumerate(zip(out.split(count), made, strict=True)):
                 if changing:
                     part = slice(index * count, (index + 1) * count)
-                    values = self._recoloured(
-                        values, *(each[part] for each in (plan.operations, plan.strengths, plan.factors))
-                    )
+                    factors = plan.factors[part] if policy.colour else None
+                    values = self._recoloured(values, plan.operations[part], plan.strengths[part], factors)
                 place.copy_(values).mul_(gain).sub_(shift)
         _erase(out, plan.erased)
         return out
 
-    def _plan(self, sizes: np.ndarray, drawn: np.ndarray) -> "_Plan":
-        policy = self.policy
+    def _plan(self, policy: Policy, sizes: np.ndarray, drawn: np.ndarray) -> "_Plan":
         if policy.scale is None:
             boxes = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
             cover = cover_and_centre(sizes, self.size, self.crop)
         else:
-            boxes = crop_boxes(sizes, drawn[:, _CROP], policy.scale, policy.ratio)
+            boxes = crop_boxes(sizes, drawn[:, _CROP], policy.scale, policy.ratio, policy.border)
             cover = np.tile([*self.size, 0, 0], (len(sizes), 1))
-        operations, strengths = draw(drawn[:, _RANDAUGMENT:], self._magnitude, self.size)
+        magnitude = policy.randaugment[1] if policy.randaugment else 0.0
+        operations, strengths = draw(drawn[:, _RANDAUGMENT:], magnitude, self.size)
         lowest, highest = max(0.0, 1 - policy.colour), 1 + policy.colour
         factors = lowest + drawn[:, _COLOUR] * (highest - lowest)
         erased = np.zeros((len(sizes), 4), np.int64)
@@ -172,11 +185,13 @@ class Augmenter:
             erased = erase_boxes(self.size, drawn[:, _ERASED]) * (drawn[:, _ERASE] < policy.erasing)[:, None]
         return _Plan(boxes, cover, drawn[:, _FLIP] < policy.flip, operations, strengths, factors, erased)
 
-    def _recoloured(self, pixels: Tensor, operations: np.ndarray, strengths: np.ndarray, factors: np.ndarray) -> Tensor:
+    def _recoloured(
+        self, pixels: Tensor, operations: np.ndarray, strengths: np.ndarray, factors: np.ndarray | None
+    ) -> Tensor:
         """float32 in 0 to 1, from uint8."""
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
         values = randaugment(values, operations, strengths, self.mean)
-        if self.policy.colour:
+        if factors is not None:
             for change, factor in zip((brightness, contrast, saturation), factors.T, strict=True):
                 values = change(values, column(factor, values))
         return values

@@ -43,19 +43,48 @@ def image_sizes(images: Sequence[Tensor] | Canvas) -> np.ndarray:
     return np.array([image.shape[-2:] for image in images], np.int64).reshape(-1, 2)
 
 
+def mirrored(images: Sequence[Tensor] | Canvas, border: float) -> list[Tensor] | Canvas:
+    """The images with their own reflection around them, `border` of each side wide."""
+    sizes = image_sizes(images)
+    room = sizes + 2 * _extra(sizes, border)
+    rows, columns = (_reflection(sizes[:, side], border) for side in (0, 1))
+    if isinstance(images, Canvas):
+        pixels = images.pixels
+        down, across = (send(each, pixels.device) for each in (rows, columns))
+        which, colour = (torch.arange(count, device=pixels.device) for count in pixels.shape[:2])
+        places = which[:, None, None, None], colour[:, None, None], down[:, None, :, None], across[:, None, None, :]
+        return Canvas(pixels[places], room)
+    down, across = (torch.from_numpy(each) for each in (rows, columns))
+    sides = room.tolist()
+    return [image[:, down[i, : sides[i][0], None], across[i, : sides[i][1]]] for i, image in enumerate(images)]
+
+
+def _extra(lengths: np.ndarray, border: float) -> np.ndarray:
+    return np.rint(border * lengths).astype(np.int64)
+
+
+def _reflection(lengths: np.ndarray, border: float) -> np.ndarray:
+    """int64 [B, longest]: which pixel of each image is seen at each place of the side that has a border."""
+    extra, last = _extra(lengths, border), lengths[:, None] - 1
+    places = np.abs(np.arange((lengths + 2 * extra).max(initial=0)) - extra[:, None])
+    return np.clip(np.where(places > last, 2 * last - places, places), 0, last)
+
+
 # Boxes: int64 [B, 4], top, left, height, width.
 
 
 def crop_boxes(
-    sizes: np.ndarray, drawn: np.ndarray, scale: tuple[float, float], ratio: tuple[float, float]
+    sizes: np.ndarray, drawn: np.ndarray, scale: tuple[float, float], ratio: tuple[float, float], border: float = 0.0
 ) -> np.ndarray:
     """torchvision's RandomResizedCrop from [B, 22] uniform numbers, for a whole batch.
 
     The area is uniform, and so is the logarithm of the ratio; a box that fits in none of ten tries becomes the
-    largest centred one within the ratios.
+    largest centred one within the ratios. With a border the boxes lie in what `mirrored` makes of the images; their
+    share is still that of the image.
     """
+    area, sizes = sizes[:, :1] * sizes[:, 1:], sizes + 2 * _extra(sizes, border)
     height, width = sizes[:, :1], sizes[:, 1:]
-    box_width, box_height = _sides(height * width, drawn, scale, ratio)
+    box_width, box_height = _sides(area, drawn, scale, ratio)
     fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
     tallest = np.minimum(height, np.rint(width / ratio[0]).astype(np.int64))
     widest = np.minimum(width, np.rint(height * ratio[1]).astype(np.int64))

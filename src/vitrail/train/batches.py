@@ -16,6 +16,7 @@ from vitrail.data.augment import Augmenter
 from vitrail.data.randaugment import to_device as send
 from vitrail.tasks.classify import Classify
 from vitrail.train.images import Images
+from vitrail.train.recorded import stream
 
 Steps = Generator[tuple[Tensor, Tensor], None, None]
 Numbers = tuple[list[np.ndarray], list[np.ndarray]]  # for each step those of its images, and how often they came before
@@ -66,7 +67,7 @@ class Batches:
     ) -> Steps:
         """By a thread, on a stream of its own, while the steps before are under way; `later` comes after `now`."""
         if self.device.type == "cuda" and self._aside is None:
-            self._aside = torch.cuda.Stream(self.device)
+            self._aside = stream(torch.cuda.current_device(), "augment")
             self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="vitrail-augment")
         if not all(made.same(group) for (made, _), group in zip(self._line, now, strict=False)):

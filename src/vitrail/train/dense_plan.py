@@ -94,6 +94,8 @@ def refuse(recipe: Recipe, facts: DenseFacts) -> None:
     for name in ("mixup", "cutmix"):
         if getattr(recipe, name):
             raise VitrailError(f"--{name} mixes the labels of whole pictures, and {task} has none: leave it out.")
+    if recipe.calm:
+        raise VitrailError(f"--calm is for classifiers: leave it out with {task}.")
     if recipe.teacher is not None:
         raise VitrailError(f"--teacher is for classifiers: leave it out with {task}.")
     if recipe.refit == "on":

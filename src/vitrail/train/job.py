@@ -258,14 +258,15 @@ class Job(Work):
             epochs=self.epochs, batch_size=recipe.batch_size or 64, lr=recipe.lr or 0.0,
             optimizer=recipe.optimizer, weight_decay=recipe.weight_decay or 0.0, warmup=recipe.warmup or 0.0,
             layer_decay=1.0 if recipe.layer_decay is None else recipe.layer_decay, mixup=recipe.mixup or 0.0,
-            cutmix=recipe.cutmix or 0.0, ema=recipe.ema or 0.0, clip=recipe.clip, seed=recipe.seed,
-            micro_batch=recipe.micro_batch, compile=self.compiles, dtype=self.dtype,
+            cutmix=recipe.cutmix or 0.0, calm=recipe.calm, ema=recipe.ema or 0.0, clip=recipe.clip,
+            seed=recipe.seed, micro_batch=recipe.micro_batch, compile=self.compiles, dtype=self.dtype,
         )  # fmt: skip
 
     def augmenter(self) -> Augmenter:
         policy, pre = policy_of(self.recipe, self.pre.size), self.pre
         kernel = pre.interpolation if policy.scale is None and pre.interpolation == "bicubic" else "bilinear"
-        return Augmenter(policy, pre.size, pre.mean, pre.std, self.recipe.seed, kernel, pre.crop)
+        calm_from = self.epochs - self.recipe.calm
+        return Augmenter(policy, pre.size, pre.mean, pre.std, self.recipe.seed, kernel, pre.crop, calm_from)
 
     def about(self) -> dict[str, Any]:
         about = {"task": "classify", "multi_label": self.task.multi_label}

@@ -49,6 +49,7 @@ class Settings:
     warmup: float = 0.0  # epochs
     mixup: float = 0.0
     cutmix: float = 0.0
+    calm: int = 0  # epochs at the end without either
     ema: float = 0.0
     clip: float = 0.0
     optimizer: str = "adamw"
@@ -201,7 +202,7 @@ class Trainer:
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        if settings.mixup or settings.cutmix:
+        if (settings.mixup or settings.cutmix) and self.epoch < settings.epochs - settings.calm:
             drawn = draw(settings.seed, self.epoch, self.step)
             pixels, targets = mix(pixels, targets, settings.mixup, settings.cutmix, drawn)
         done = self.epoch * self.steps + self.step

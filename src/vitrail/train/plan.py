@@ -58,8 +58,9 @@ def settled(recipe: Any, chosen: dict[str, tuple[Any, str]]) -> tuple[Any, dict[
             values[name], why[name] = value, reason
         else:
             why[name] = "as asked"
-    if getattr(recipe, "optimizer", "adamw") != "adamw":
-        why["optimizer"] = "as asked"
+    for name, usual in (("optimizer", "adamw"), ("calm", 0)):
+        if getattr(recipe, name, usual) != usual:
+            why[name] = "as asked"
     full = replace(recipe, **values)
     if full.warmup is not None and full.epochs is not None and full.warmup > full.epochs / 2:
         full, why["warmup"] = replace(full, warmup=full.epochs / 2), "half of so short a run"
@@ -176,7 +177,8 @@ def _refit(n: int, size: str) -> tuple[str, str]:
 
 
 def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
-    """The augmentation by its name; where an image has few pixels, a crop leaves most of them, and none are erased."""
+    """The augmentation by its name. Where an image has few pixels a crop moves it and takes little away, and where it
+    has very few none are erased."""
     policy = Policy.named(recipe.augment)
     if policy.scale is None:
         return policy
@@ -184,7 +186,11 @@ def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
         policy = replace(policy, flip=recipe.flip)
     if recipe.task == "spoof" and recipe.augment == "light":
         policy = replace(policy, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
-    return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0) if max(size) <= 16 else policy
+    if max(size) <= 16:
+        return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0)
+    if max(size) <= 32 and recipe.task != "spoof":
+        return replace(policy, scale=(1.0, 1.0), ratio=(1.0, 1.0), border=1 / 8)
+    return policy
 
 
 def by(n: int, steps: Iterable[tuple[int, Any]], beyond: Any) -> Any:

@@ -66,6 +66,8 @@ class Recipe:
     """MixUp's alpha; 0 switches it off."""
     cutmix: float | None = None
     """CutMix's alpha; 0 switches it off."""
+    calm: int = 0
+    """Epochs at the end in which images are cropped and mirrored, but not changed otherwise, and not mixed."""
     label_smoothing: float | None = None
     """Certainty taken from the true class and spread over all."""
     teacher: str | None = None
@@ -213,7 +215,7 @@ RANGES: dict[str, tuple[float, float | None]] = {
     "workers": (0, None), "seed": (0, None), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
     "warmup": (0, None), "drop_path": (0, 1), "flip": (0, 1), "mixup": (0, None), "cutmix": (0, None),
     "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9), "mask_ratio": (0.05, 0.95),
-    "alpha": (0, 1), "temperature": (0.01, None), "margin": (0, 3),
+    "calm": (0, None), "alpha": (0, 1), "temperature": (0.01, None), "margin": (0, 3),
     "crop": (0.01, 1),
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ class Recorded:
         self.update, self.forget, self.note, self.calls, self.fails = update, forget, note, 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
         self.memory: tuple[Tensor, ...] = ()  # of what the graph reads and writes: pixels, targets, result
-        self.stream = _stream(torch.cuda.current_device())
+        self.stream = stream(torch.cuda.current_device(), "record")
 
     def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
         self.calls += 1
@@ -71,9 +71,9 @@ class Recorded:
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
-    """One for all that this process trains, one after the other: the libraries of matrix products keep 100 MB for every
-    stream that they have met."""
+def stream(device: int, use: str) -> torch.cuda.Stream:
+    """One for each use, for all that this process trains, one after the other: the libraries of matrix products keep up
+    to 100 MB for every stream that they have met."""
     return torch.cuda.Stream(device)
 
 
