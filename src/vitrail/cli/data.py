@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitrail.cli.options import none_unsaid
+
 LISTED = 40  # classes, or files with a problem, that are shown; --json has all
 
 
@@ -248,7 +250,8 @@ def _check_writable(path: Path) -> None:
 
 def data(
     verb: Annotated[
-        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=inspect)] | Annotated[None, tyro.conf.Suppress],
+        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=none_unsaid(inspect))]
+        | Annotated[None, tyro.conf.Suppress],
         tyro.conf.arg(name=""),
     ],
 ) -> int:

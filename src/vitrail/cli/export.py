@@ -8,7 +8,7 @@ import tyro
 
 
 def export(
-    run: Annotated[str | None, tyro.conf.Positional] = None,
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None,
     to: Literal["onnx", "timm", "hf", "torchvision"] = "onnx",
     out: Path | None = None,
     architecture: str | None = None,
