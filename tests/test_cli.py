@@ -74,3 +74,11 @@ def test_the_options_of_training_are_these():
 
 def test_the_options_of_pretraining_are_these():
     assert [field.name for field in fields(PretrainRecipe)] == PRETRAIN
+
+
+def test_what_both_ways_to_train_are_told_about_the_machine_is_written_alike():
+    """Declared twice, at the end of both: fields that were inherited would come first on the command line."""
+    ends = [
+        inspect.getsource(kind).partition("    out: ")[2].partition("    def ")[0] for kind in (Recipe, PretrainRecipe)
+    ]
+    assert ends[0] == ends[1] and ends[0].count(" = ") == 9

@@ -1,9 +1,7 @@
 """`Predictor`: a model, its preprocessing and its labels in one object; what every user-facing verb loads."""
 
 import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data import fit_image, several, to_image
+from vitrail.data import fit_image, to_image
 from vitrail.data.pictures import as_pixels
 from vitrail.data.together import in_batches
-from vitrail.data.views import CROPS, Picture, decoded
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.picture_model import Function, Outcome, PictureModel, check_views, collected, rows
 from vitrail.tasks.spoof_metrics import attack_scores
 from vitrail.weights import save_weights
 from vitrail.weights.adapter_file import Adapters
@@ -41,16 +39,7 @@ class Prediction:
     probability: float
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one image: its numbers, or the reason why there are none."""
-
-    image: Any  # as it was given
-    values: Tensor | None  # [classes] or [D]
-    error: VitrailError | None = None
-
-
-class Predictor:
+class Predictor(PictureModel):
     """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many.
 
     Many may be an iterator over more than memory holds: they are decoded in threads, a few batches ahead of the model.
@@ -71,13 +60,8 @@ class Predictor:
         device: str | torch.device | None = None,
         about: dict[str, Any] | None = None,
     ):
-        try:
-            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-            self.model = model.to(self.device).eval()
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
-        self.preprocessing, self.name = preprocessing, name
+        super().__init__(model, preprocessing, device)
+        self.name = name
         self.about = dict(about or {})  # what the run that made it said of itself: task, recipe, metrics, …
         classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
         if labels is not None and len(labels) != classes:
@@ -115,7 +99,7 @@ class Predictor:
         """For each image its `top` classes, the likeliest first: 5 of them or, in a model of several labels, those that
         reach their threshold."""
         _check_top(top)
-        found = self._collect("probabilities", images, batch_size, flip, crops, on_error)
+        found = collected(self.stream(images, "probabilities", batch_size, flip, crops), on_error)
         return [[] if one.values is None else self.ranked(one.values, top) for one in found]
 
     def ranked(self, probabilities: Tensor, top: int | None = None) -> list[Prediction]:
@@ -143,13 +127,13 @@ class Predictor:
         self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
     ) -> Tensor:
         """The probability of each class for each image: [n, classes]."""
-        return _rows(self._collect("probabilities", images, batch_size, flip, crops, on_error))
+        return rows(collected(self.stream(images, "probabilities", batch_size, flip, crops), on_error))
 
     def embed(
         self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
     ) -> Tensor:
         """The pooled features that the head would see, one row per image: [n, D]."""
-        return _rows(self._collect("features", images, batch_size, flip, crops, on_error))
+        return rows(collected(self.stream(images, "features", batch_size, flip, crops), on_error))
 
     def explain(
         self,
@@ -280,18 +264,6 @@ class Predictor:
             raise VitrailError(f"{target!r} is the name of classes {' and '.join(map(str, found))}: give the index.")
         return found[0]
 
-    def _collect(self, what: str, images: Any, batch_size: int, flip: bool, crops: int, on_error: str) -> list[Outcome]:
-        if on_error not in ("raise", "skip"):
-            raise VitrailError(f'on_error={on_error!r} is not known: use "raise" or "skip".')
-        outcomes = []
-        for one in self.stream(images, what, batch_size, flip, crops):
-            if one.error and on_error == "raise":
-                raise one.error
-            if one.error:
-                warnings.warn(f"skipped: {one.error}", stacklevel=3)
-            outcomes.append(replace(one, image=None))  # a list of results does not keep the pictures in memory
-        return outcomes
-
     @torch.inference_mode()
     def stream(
         self,
@@ -302,21 +274,13 @@ class Predictor:
         crops: int = 1,
     ) -> Iterator[Outcome]:
         """One outcome per image, in order and as they come: its `probabilities` or its `features`, or its error."""
-        if batch_size < 1:
-            raise VitrailError(f"batch_size must be at least 1, got {batch_size}.")
-        if crops not in CROPS:
-            raise VitrailError(f"crops={crops} is not known: use 1 (the centre), 5 (and corners) or 9 (and edges).")
+        check_views(batch_size, crops)
         if what == "features" and self.backbone is not self:
             yield from self.backbone.stream(images, what, batch_size, flip, crops)
-            return
-        function, empty = self._function(what), True
-        for batch in decoded(several(images), self.preprocessing, batch_size, crops):
-            empty = False
-            yield from self._outcomes(batch, function, flip)
-        if empty:
-            raise VitrailError("No images were given: pass at least one.")
+        else:
+            yield from self._outcomes(images, self._function(what), batch_size, flip, crops)
 
-    def _function(self, what: str) -> Callable[[Tensor], Tensor]:
+    def _function(self, what: str) -> Function:
         model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
         if what == "features":
             return lambda x: model.features(x, layers=())["pooled"]
@@ -328,53 +292,6 @@ class Predictor:
         if self.multi_label:
             return lambda x: model(x).float().sigmoid()
         return lambda x: model(x).float().softmax(dim=-1)
-
-    def _outcomes(self, batch: list[Picture], function: Callable[[Tensor], Tensor], flip: bool) -> list[Outcome]:
-        outcomes = [Outcome(picture.source, None, picture.error) for picture in batch]
-        groups: dict[tuple[int, ...], list[int]] = {}  # by size, for pictures that are taken as they are
-        for number, picture in enumerate(batch):
-            if picture.views is not None:
-                groups.setdefault(picture.views.shape, []).append(number)
-        for numbers in groups.values():
-            try:
-                rows = self._mean(np.stack([batch[i].views for i in numbers]), function, flip)  # type: ignore[misc]
-            except VitrailError as error:  # of this size, such as an image smaller than a patch
-                rows = [error] * len(numbers)  # type: ignore[assignment]
-            for i, row in zip(numbers, rows, strict=True):
-                failed = isinstance(row, VitrailError)
-                outcomes[i] = Outcome(batch[i].source, None if failed else row, row if failed else None)
-        return outcomes
-
-    def _mean(self, pixels: np.ndarray, function: Callable[[Tensor], Tensor], flip: bool) -> Tensor:
-        """Over the views, and their mirror images: [n, V, H, W, C] -> [n, …]. One view at a time, so that a batch of
-        images stays a batch."""
-        results = []
-        with self.precision():
-            for view in torch.from_numpy(pixels).unbind(1):
-                x = self.normalised(view)
-                results += [function(y).float() for y in ([x, x.flip(-1)] if flip else [x])]
-        return torch.stack(results).mean(dim=0).cpu() if len(results) > 1 else results[0].cpu()
-
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """uint8 [n, H, W, C] -> [n, C, H, W] on the device, as `to_tensor` does it for one image."""
-        like = next(self.model.parameters(), None)
-        x = pixels.to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)
-        mean, std = (
-            torch.tensor(values, device=self.device).view(-1, 1, 1)
-            for values in (self.preprocessing.mean, self.preprocessing.std)
-        )
-        x = x.sub_(mean).div_(std)
-        return x if like is None else x.to(like.dtype)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
-        gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if gpu else torch.float32
-
-    def precision(self) -> AbstractContextManager:
-        """In which the model is called: autocast on such a GPU."""
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
 
     def adapt(self, name: str, path: str | PathLike[str]) -> None:
         """Adds an adapter.safetensors that was made on this model, to be switched to by `use(name)`."""
@@ -406,11 +323,3 @@ class Predictor:
 def _check_top(top: int | None) -> None:
     if top is not None and top < 1:
         raise VitrailError(f"top must be at least 1, got {top}.")
-
-
-def _rows(outcomes: list[Outcome]) -> Tensor:
-    found = [one.values for one in outcomes if one.values is not None]
-    if not found:
-        raise VitrailError(f"None of the {len(outcomes)} images can be read, for instance: {outcomes[0].error}")
-    missing = torch.full_like(found[0], float("nan"))
-    return torch.stack([missing if one.values is None else one.values for one in outcomes])

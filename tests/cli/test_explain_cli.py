@@ -47,7 +47,7 @@ def test_a_folder_of_pngs_per_picture_and_one_page(folder, capsys):
     assert re.findall(r'<section id="([^"]+)"', text) == ["picture-0", "picture-1", "picture-2", "model"]
     assert text.count("Explained: owl.") == 3 and "Mean of 3 pictures." in text
     overlay = np.asarray(Image.open(folder / "out" / "a" / "relevance.png"))
-    found = vitrail.load("run", device="cpu").explain("pictures/a.png", "owl").overlays()["relevance"]
+    found = vitrail.load("run", device="cpu").explain("pictures/a.png", "owl").overlays(zoom=9)["relevance"]
     assert np.array_equal(overlay, found)
 
 
@@ -65,7 +65,7 @@ def test_a_page_that_is_there_is_kept_or_its_replacement_is_said(folder, capsys)
 def test_blocks_count_from_1_in_the_command_as_on_the_page(folder):
     assert run("pictures/a.png", "--model", "run", "--methods", "attention", "--out", "out", "--layer", "2") == 0
     found = vitrail.load("run", device="cpu").explain("pictures/a.png", layer=1, methods=["attention"])
-    assert np.array_equal(np.asarray(Image.open(folder / "out/a/attention.png")), found.overlays()["attention"])
+    assert np.array_equal(np.asarray(Image.open(folder / "out/a/attention.png")), found.overlays(zoom=9)["attention"])
     page = (folder / "out" / "explain.html").read_text(encoding="utf-8")
     assert "Raw attention of block 2," in page and "<span>block 3</span>" in page and "<span>head 1</span>" in page
     assert "layer 0" not in page and "head 0" not in page and "Python counts them from 0" in page

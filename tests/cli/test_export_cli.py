@@ -60,6 +60,18 @@ def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, c
     assert vitrail.load("run", device="cpu").labels == ["ant", "bee", "cat"]  # still its own bundle
 
 
+@pytest.mark.parametrize(("to", "name"), [("onnx", "model.onnx"), ("timm", "model.timm.safetensors")])
+def test_what_a_masked_autoencoder_has_not_is_not_spoken_of(folder, capsys, to, name):
+    model = shake(vitrail.create_model("mae_b16", depth=1, decoder_depth=1, image_size=32))
+    vitrail.Predictor(model, Preprocessing(size=(32, 32)), device="cpu").save("mae/model.safetensors")
+    assert not run(export, "mae", "--to", to)
+    printed = capsys.readouterr().out
+    assert Path("mae", name).exists() and "Largest difference of the features from the model's: " in printed
+    assert "logits" not in printed and "labels" not in printed
+    encoder = "Of the masked autoencoder its encoder, which turns pictures into features; it has no classes."
+    assert (encoder if to == "onnx" else "Weights alone: the preprocessing stays in the run.") in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -43,6 +43,11 @@ WORDS = {
     "pretrain": ["--mask-ratio FLOAT", "(default: 0.75)", "A folder of pictures, with class folders or without"],
     "data": ["{inspect}", "inspect"],
 }
+USAGE = {
+    "train": " [DATA]", "pretrain": " [DATA]", "evaluate": " DATA", "predict": " IMAGES ...", "embed": " IMAGES ...",
+    "explain": " IMAGES ...", "studio": " [RUN ...]", "doctor": " [RUN] [DATA]", "export": " [RUN]",
+    "data inspect": " DATA", "models": " [PATTERN]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", OPTIONS, ids=lambda verb: verb or "vitrail")
@@ -51,6 +56,8 @@ def test_help_is_whole_and_needs_nothing_heavy(verb):
     assert code == 0 and not heavy
     options = [f"--{name.replace('_', '-')}" for name in OPTIONS[verb] if name not in POSITIONAL]
     assert [words for words in options + WORDS.get(verb, []) if words not in told] == []
+    assert "None" not in told and "(default: )" not in told and "(default: '')" not in told
+    assert told.splitlines()[0].endswith(USAGE.get(verb, ""))
 
 
 def test_the_help_of_every_verb_is_looked_at():

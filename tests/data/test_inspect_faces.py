@@ -37,3 +37,14 @@ def test_people_kept_apart_are_no_fault_and_nor_are_pictures_of_nobody(tmp_path,
     assert sorted(told.problems[NAMELESS]) == ["test/live/nobody.png", "test/print/nobody.png"]
     assert told.facts["subjects"] == "2 in train, 2 in test; 2 to 4 pictures of each, median 4"
     assert told.amounts == {"train": [2, 2], "test": [2, 2]}
+
+
+def test_of_many_pictures_of_nobody_a_few_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_faces(Path("faces/train"), range(2), each=6)
+    for number, path in enumerate(sorted(Path("faces").rglob("*.png"))):
+        path.rename(path.parents[1] / f"{number:02d}.png")
+    assert data_inspect("faces", task="spoof", out=Path("seen.png"), json=Path("seen.json")) == 0
+    told = capsys.readouterr().out.partition(f"24 {NAMELESS}\n")[2].splitlines()
+    assert told[:6] == [*(f"  train/live/{n:02d}.png" for n in range(5)), "  … and 19 more; --json FILE lists them all"]
+    assert len(json.loads(Path("seen.json").read_text())["labels"]["problems"][NAMELESS]) == 24

@@ -123,13 +123,24 @@ def check_page(text: str) -> None:
 
 
 def test_saving_writes_pngs_and_one_page(predictor, tmp_path):
-    page = predictor.explain(PHOTO).save(tmp_path / "new" / "folder")
+    explained = predictor.explain(PHOTO)
+    page = explained.save(tmp_path / "new" / "folder")
     names = {path.stem for path in page.parent.glob("*.png")}
     assert names == {
         "picture", "relevance", "grad_cam", "rollout", "attention", "tokens", "overview", "faithfulness",
         "attention_heads", "attention_distance", "attention_entropy",
     }  # fmt: skip
-    assert Image.open(page.parent / "relevance.png").size == (48, 48)
+    small, large = explained.overlays(), explained.overlays(zoom=9)
+    for name, drawn in large.items():  # 48 pixels in a size to look at
+        assert drawn.shape == (432, 432, 3) and np.array_equal(
+            np.asarray(Image.open(page.parent / f"{name}.png")), drawn
+        )
+    assert np.array_equal(large["tokens"], small["tokens"].repeat(9, axis=0).repeat(9, axis=1))
+    again = np.asarray(Image.fromarray(large["picture"]).resize((48, 48), Image.Resampling.BOX))
+    assert np.abs(again.astype(int) - small["picture"]).mean() < 0.15 * np.ptp(small["picture"])
+    wide = vitrail.Predictor(lively(), Preprocessing(size=(320, 400)), LABELS, device="cpu")
+    wide.explain(PHOTO, methods=["attention"], faithfulness=False).save(tmp_path / "wide")
+    assert Image.open(tmp_path / "wide" / "attention.png").size == (400, 320)  # large enough as it is
     check_page(page.read_text(encoding="utf-8"))
     (tmp_path / "file").write_text("")
     found = predictor.explain(PHOTO, methods=["grad_cam"], faithfulness=False)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from tests.models.restatements import attention, image, linear, mlp, norm, randomised
 from vitrail.models import capture
 from vitrail.models.position import resize_grid
+from vitrail.models.shifted_windows import ShiftedWindows, partition, unpartition
 from vitrail.models.swin import (
     ContinuousBias,
     PatchMerging,
@@ -16,9 +17,7 @@ from vitrail.models.swin import (
     SwinBlock,
     SwinSettings,
     SwinTransformer,
-    partition,
     resize_bias_table,
-    unpartition,
 )
 
 TINY = {"image_size": 24, "patch_size": 2, "width": 8, "depths": (2, 2), "heads": (2, 4), "window": 3, "num_classes": 5}
@@ -78,6 +77,17 @@ def test_unpartition_undoes_partition_and_windows_are_read_row_by_row():
     assert torch.equal(windows[1], x[0, :3, 4:].flatten(0, 1))  # first image, first row of windows, second window
     assert torch.equal(windows[6], x[1, 3:, :4].flatten(0, 1))
     assert torch.equal(unpartition(windows, (3, 4), (6, 8)), x)
+
+
+@pytest.mark.parametrize("padding", ["torchvision", "timm"])
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2)])
+def test_a_map_that_is_cut_and_joined_is_itself_and_places_say_what_went_where(padding, shift):
+    x = torch.randn(2, 7, 10, 5)
+    windows = ShiftedWindows((7, 10), (3, 4), shift, padding, mask_padding=False)
+    cut, places = windows.cut(x), windows.places(x.device)
+    assert torch.equal(windows.join(cut), x) and cut.shape == (2 * windows.count, 12, 5) and windows.count == 9
+    expected = F.pad(x.flatten(1, 2), (0, 0, 0, 1))[:, places]  # -1 is the last row: padding
+    assert torch.equal(cut.view(2, 9, 12, 5), expected) and (windows.mask(x.device) is None) == (shift == (0, 0))
 
 
 @pytest.mark.parametrize("mask_padding", [False, True])

@@ -30,7 +30,8 @@ from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.models import Preprocessing, create_model
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distil import BothHeads, Distil
-from vitrail.train.teacher import Teacher, digest, load_teacher
+from vitrail.train.distributed import Processes
+from vitrail.train.teacher import MEASURED, Teacher, against_chance, digest, how_good, load_teacher
 from vitrail.weights import read_checkpoint, save_weights
 
 CLASSES = ["class 0", "class 1", "class 2"]
@@ -208,6 +209,60 @@ def test_compiled_it_gives_the_same_losses():
     assert torch.allclose(loss, expected, atol=1e-6)
     loss.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+# How good it is.
+
+
+def test_a_teacher_is_told_from_chance():
+    truth = torch.arange(200) % 4
+    answers = torch.where(torch.arange(200) % 3 > 0, truth, (truth + 1) % 4)
+    score, chance, clearly = against_chance(torch.eye(4)[answers], torch.eye(4)[truth], False)
+    assert (score, clearly) == (0.665, True) and chance == pytest.approx(0.25, abs=0.02)
+    shifted = torch.eye(4)[(truth + 1) % 4]  # a good one, of classes in another order
+    assert against_chance(shifted, torch.eye(4)[truth], False)[::2] == (0.0, False)
+    common = torch.eye(4)[(torch.arange(200) > 180).long()]  # nine of ten are right when only one class is ever said
+    score, chance, clearly = against_chance(torch.eye(4)[[0] * 200], common, False)
+    assert score == pytest.approx(0.905) and chance == pytest.approx(0.905) and not clearly
+
+
+def test_a_teacher_of_several_labels_is_told_from_chance():
+    draws = torch.Generator().manual_seed(0)
+    targets = (torch.rand(300, 6, generator=draws) < 0.2).float()
+    noise = torch.randn(300, 6, generator=draws)
+    score, chance, clearly = against_chance(noise, targets, True)
+    assert not clearly and score == pytest.approx(chance, abs=0.05) and chance == pytest.approx(0.2, abs=0.05)
+    score, _, clearly = against_chance(noise + targets, targets, True)
+    assert clearly and score > 0.3
+
+
+def test_a_teacher_is_measured_on_some_images_and_draws_nothing():
+    pre = Preprocessing(size=(8, 8), crop=1.0)
+    images = make_images(30, classes=3)
+    images.numbers = np.resize(images.numbers, 3 * MEASURED // 2)
+    numbers, weighed, teacher = images.numbers, np.ones(len(images.numbers)), taught(pre, pre)
+    images.weights, state = weighed, torch.get_rng_state()
+    lines = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
+    assert "on 1,500 validation images." in lines[0]  # every second
+    assert images.numbers is numbers and images.weights is weighed
+    assert torch.equal(torch.get_rng_state(), state) and not teacher.net.training
+
+
+def test_a_run_says_how_good_its_teacher_is(data, teacher, tmp_path, capsys):
+    options = small_options(epochs=1)
+    good = vitrail.load(teacher, device="cpu").about["metrics"]["top1"]
+    vitrail.train(data, **options, out=tmp_path / "run", teacher=teacher)
+    said = capsys.readouterr().out
+    assert f"Teacher: accuracy {good:.1%} on 12 validation images.\n" in said and "Warning" not in said
+    model = create_model("vit_nano2", num_classes=3)
+    torch.nn.init.zeros_(model.head.output.weight)  # one answer to all
+    stubborn = save_weights(model, tmp_path / "stubborn.safetensors", labels=CLASSES)
+    vitrail.train(data, **options, out=tmp_path / "other", teacher=stubborn)
+    said = capsys.readouterr().out
+    assert "Teacher: accuracy 33.3% on 12 validation images.\n" in said
+    assert "  Warning: that is not clearly better than chance (33.3%), so there is little to learn from it: " in said
+    vitrail.train(data, **options, out=tmp_path / "blind", teacher=stubborn, val=0)
+    assert "Teacher:" not in capsys.readouterr().out
 
 
 # Runs.

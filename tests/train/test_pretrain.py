@@ -236,6 +236,8 @@ def test_the_plan_after_masking_is_the_papers_whatever_frozen_features_do():
     full, why = fill(Recipe(), facts)
     assert (full.epochs, full.layer_decay, full.drop_path, full.mixup, full.cutmix) == (100, 0.75, 0.1, 0.8, 1.0)
     assert full.warmup == 5 and full.lr == pytest.approx(2e-3 * (256 / 1024) ** 0.5) and "MAE's paper" in why["lr"]
+    assert why["mixup"] == "after MAE, 50,000 images" and not any("scratch" in reason for reason in why.values())
+    assert fill(Recipe(), Facts(50_000, 10, False, 32))[1]["mixup"] == "from scratch, 50,000 images"
     usual, _ = fill(Recipe(), Facts(50_000, 10, True, 32))
     assert usual.lr is None and usual.epochs < full.epochs
 

@@ -57,7 +57,9 @@ def _run(arguments: list[str]) -> Any:
 
 
 def _verb(name: str) -> Any:
-    return getattr(importlib.import_module(f"vitrail.cli.{name}"), name)
+    from vitrail.cli.options import none_unsaid
+
+    return none_unsaid(getattr(importlib.import_module(f"vitrail.cli.{name}"), name))
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:

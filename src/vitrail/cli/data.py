@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitrail.cli.options import none_unsaid
+
 LISTED = 40  # classes, or files with a problem, that are shown; --json has all
+FEW = 5  # of those whose problem is one and the same: a column or a folder that is not there
 
 
 def inspect(
@@ -194,6 +197,8 @@ def _amounts(found: Any) -> list[tuple[str, list[str]]]:
 
 
 def _show_problems(found: Any, console: Any) -> None:
+    from vitrail.data.inspect.faces import NAMELESS
+
     across = [one for one in found.duplicates if one.across]
     conflicting = [one for one in found.duplicates if one.conflicting]
     within = [one for one in found.duplicates if not one.across and not one.conflicting]
@@ -215,10 +220,11 @@ def _show_problems(found: Any, console: Any) -> None:
         if lines:
             heading = title if title == "notes" else f"{len(lines):,} {title}"
             console.print(f"\n[bold {'yellow' if title != 'notes' else ''}]{heading}[/]", highlight=False)
-            for line in lines[:LISTED]:
+            listed = FEW if title == NAMELESS else LISTED
+            for line in lines[:listed]:
                 console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-            if len(lines) > LISTED:
-                console.print(f"  … and {len(lines) - LISTED:,} more; --json FILE lists them all", style="dim")
+            if len(lines) > listed:
+                console.print(f"  … and {len(lines) - listed:,} more; --json FILE lists them all", style="dim")
     if not any(lines for title, lines in groups if title != "notes"):
         console.print("\nEvery file can be read, and no picture is there twice.", style="green")
 
@@ -248,7 +254,8 @@ def _check_writable(path: Path) -> None:
 
 def data(
     verb: Annotated[
-        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=inspect)] | Annotated[None, tyro.conf.Suppress],
+        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=none_unsaid(inspect))]
+        | Annotated[None, tyro.conf.Suppress],
         tyro.conf.arg(name=""),
     ],
 ) -> int:

@@ -11,8 +11,8 @@ COLOURS = {"ok": "green", "skipped": "dim", "warn": "yellow", "fault": "bold red
 
 
 def doctor(
-    run: Annotated[str | None, tyro.conf.Positional] = None,
-    data: Annotated[str | None, tyro.conf.Positional] = None,
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None,
+    data: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]")] = None,
     image_size: int | None = None,
     images: int = 64,
     lr: float | None = None,

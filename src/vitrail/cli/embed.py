@@ -7,7 +7,7 @@ import tyro
 
 
 def embed(
-    images: Annotated[list[Path], tyro.conf.Positional],
+    images: Annotated[list[Path], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES ...", help_behavior_hint="")],
     out: Path,
     model: str | None = None,
     flip: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,

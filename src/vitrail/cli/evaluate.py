@@ -39,7 +39,7 @@ KINDS = {"iou": "IoU", "ap": "AP", "apcer": "APCER"}  # of a class
 
 
 def evaluate(
-    data: Annotated[str, tyro.conf.Positional],
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     model: str | None = None,
     split: str | None = None,
     knn: bool = False,

@@ -16,7 +16,7 @@ MOST_ON_PAGE = 50  # pictures: about half a megabyte each, and the page is for r
 
 
 def explain(
-    images: Annotated[list[Path], tyro.conf.Positional],
+    images: Annotated[list[Path], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES ...", help_behavior_hint="")],
     out: Path | None = None,
     model: str | None = None,
     methods: list[Literal["relevance", "grad_cam", "rollout", "attention"]] | None = None,

@@ -8,7 +8,7 @@ import tyro
 
 
 def export(
-    run: Annotated[str | None, tyro.conf.Positional] = None,
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None,
     to: Literal["onnx", "timm", "hf", "torchvision"] = "onnx",
     out: Path | None = None,
     architecture: str | None = None,
@@ -17,7 +17,8 @@ def export(
     """Writes a model for other programs, and checks that the file computes what the model computes.
 
     ONNX takes any batch and, but for Swin and for segmenters, any height and width; from a detector, one picture at a
-    time, of any height and width. `--model FILE.onnx` then works wherever a run does.
+    time, of any height and width; from a masked autoencoder, its encoder. `--model FILE.onnx` then works wherever a run
+    does.
 
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.

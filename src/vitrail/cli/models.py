@@ -5,7 +5,7 @@ from typing import Annotated
 import tyro
 
 
-def models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
+def models(pattern: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[PATTERN]")] = "*") -> None:
     """The models that can be built by name, with their size and cost.
 
     Args:

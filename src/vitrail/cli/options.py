@@ -1,15 +1,36 @@
 """How options are read, where that differs from tyro's way."""
 
 from dataclasses import replace
+from inspect import signature
 from types import NoneType, UnionType
-from typing import Any, Union, get_args
+from typing import Annotated, Any, TypeVar, Union, get_args
 
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructTypeInfo,
+)
+
+F = TypeVar("F")
+UNSAID = tyro.conf.arg(help_behavior_hint="")
+
+
+def none_unsaid(verb: F) -> F:
+    """The help of a function, silent about a default of None: that is not what an option left out comes to."""
+    for name, parameter in signature(verb).parameters.items():  # type: ignore[arg-type]
+        if parameter.default is None:
+            verb.__annotations__[name] = Annotated[verb.__annotations__[name], UNSAID]
+    return verb
 
 
 def registry() -> ConstructorRegistry:
-    """An option that may be left out is None by that alone: None is no value to write, nor a choice among others."""
+    """An option that may be left out is None by that alone: None is no value to write, nor a choice among others, nor a
+    default to show."""
     rules = ConstructorRegistry()
+    asked: list[Any] = []
 
     @rules.primitive_rule
     def left_out(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
@@ -25,5 +46,17 @@ def registry() -> ConstructorRegistry:
             is_instance=lambda value: value is None or spec.is_instance(value),
             str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
         )
+
+    @rules.struct_rule
+    def unsaid(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if info.type in asked:  # by the lines below: the other rules have the word
+            return None
+        asked.append(info.type)
+        spec = ConstructorRegistry.get_struct_spec(info)
+        asked.pop()
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        kinds: list[Any] = [Annotated[f.type, UNSAID] if f.default is None else f.type for f in spec.fields]
+        return replace(spec, fields=tuple(replace(f, type=kind) for f, kind in zip(spec.fields, kinds, strict=True)))
 
     return rules

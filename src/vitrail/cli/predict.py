@@ -10,7 +10,7 @@ import tyro
 
 
 def predict(
-    images: Annotated[list[Path], tyro.conf.Positional],
+    images: Annotated[list[Path], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES ...", help_behavior_hint="")],
     model: str | None = None,
     top: int | None = None,
     csv: Path | None = None,

@@ -10,7 +10,7 @@ DEFAULT = PretrainRecipe()
 
 
 def pretrain(
-    data: Annotated[str, tyro.conf.Positional] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     options: Annotated[PretrainRecipe, tyro.conf.arg(name="")] = DEFAULT,
 ) -> int:
     """Trains a masked autoencoder, without labels; `vitrail train DATA --weights RUN` then continues from it.

@@ -10,7 +10,8 @@ DEFAULT = Recipe()
 
 
 def train(
-    data: Annotated[str, tyro.conf.Positional] = "", options: Annotated[Recipe, tyro.conf.arg(name="")] = DEFAULT
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
+    options: Annotated[Recipe, tyro.conf.arg(name="")] = DEFAULT,
 ) -> int:
     """Trains a classifier, or with --task a segmenter, a detector or a judge of faces. What is left out is chosen by
     the size of the data and printed before it starts.

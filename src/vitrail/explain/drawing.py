@@ -67,6 +67,12 @@ def shrunk(picture: Array, longest: int) -> Array:
     return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
 
 
+def enlarged(picture: Array, zoom: int) -> Array:
+    """Every pixel over zoom×zoom, with smooth passages: small photographs are hard to make out in squares."""
+    size = (picture.shape[1] * zoom, picture.shape[0] * zoom)
+    return picture if zoom == 1 else np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BICUBIC))
+
+
 def mosaic(rows: Sequence[Sequence[Array]], gap: int = 2, between: Sequence[int] = PAPER) -> Array:
     """Tiles of one size in rows, with gaps of one colour between: uint8 [H, W, 3]."""
     height, width = rows[0][0].shape[:2]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.explain import figures
 from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
-from vitrail.explain.drawing import Array, as_bytes, encoded, over_pixels, overlay, pixels
+from vitrail.explain.drawing import Array, as_bytes, encoded, enlarged, over_pixels, overlay, pixels
 from vitrail.explain.faithfulness import Curves, faithfulness, usable
 from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing, targets
 from vitrail.explain.methods import METHODS
@@ -27,6 +27,7 @@ from vitrail.models.checks import check_layers
 from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
+LOOKED_AT = 448  # pixels, about: the shorter side of a picture that is written to be looked at
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,18 +84,23 @@ class Explanation:
             found["reconstruction"] = figures.reconstruction_figure(self.reconstruction)
         return found
 
-    def overlays(self) -> dict[str, Array]:
-        """The picture, each map over it, and the tokens as colours: uint8 [H, W, 3]."""
-        found = {"picture": as_bytes(pixels(self.picture))}
-        found |= {method: overlay(self.picture, values, self.cell(values)) for method, values in self.maps.items()}
-        cell = self.cells[(self.pca.shape[0], self.pca.shape[1])]
-        size = (self.picture.shape[0], self.picture.shape[1])
-        return found | {"tokens": as_bytes(over_pixels(self.pca.numpy(), cell, size))}
+    def overlays(self, zoom: int = 1) -> dict[str, Array]:
+        """The picture, each map over it, and the tokens as colours: uint8 [H, W, 3], each side `zoom` times as long."""
+        light = enlarged(as_bytes(pixels(self.picture)), zoom)
+
+        def cell(values: Tensor) -> Grid:
+            high, wide = self.cell(values)
+            return high * zoom, wide * zoom
+
+        found = {"picture": light}
+        found |= {method: overlay(light, values, cell(values)) for method, values in self.maps.items()}
+        tokens = over_pixels(self.pca.numpy(), cell(self.pca[..., 0]), light.shape[:2])
+        return found | {"tokens": as_bytes(tokens)}
 
     def save_pictures(self, folder: str | Path) -> list[Path]:
-        """Every overlay and figure as a PNG."""
-        folder = Path(folder)
-        written = {name: encoded(one) for name, one in self.overlays().items()}
+        """Every overlay and figure as a PNG; overlays of a small picture in a size to look at."""
+        folder, zoom = Path(folder), max(1, round(LOOKED_AT / min(self.picture.shape[:2])))
+        written = {name: encoded(one) for name, one in self.overlays(zoom).items()}
         written |= {name: figures.png(figure) for name, figure in self.figures().items()}
         return [write(folder / f"{name}.png", content) for name, content in written.items()]
 

@@ -41,7 +41,8 @@ class Exported:
     path: Path
     to: str
     megabytes: float
-    # The largest between the model and the file, absolute: of the logits, of a detector of the scores; None: unchecked.
+    # The largest between the model and the file, absolute: of the logits, or the features where there are no classes,
+    # or a detector's scores; None: unchecked.
     difference: float | None
     seconds: float
     notes: list[str] = field(default_factory=list)
@@ -59,7 +60,7 @@ def export(
     """Writes a model for other programs: `to` is onnx, timm, hf (transformers) or torchvision; all in fp32.
 
     The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same pictures as the
-    model; if the logits differ by more than 1e-3, or if one in fifty of a detector's boxes is another, nothing is kept.
+    model; if answers differ by more than 1e-3, or if one in fifty of a detector's boxes is another, nothing is kept.
     `out` defaults to a name beside the model's own.
 
     ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one picture at
@@ -92,13 +93,17 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
         pre = replace(pre, fit="stretch")
         notes.append(f"For pictures of {pre.size[1]}×{pre.size[0]} pixels, to which others are brought.")
     if to == "onnx":
-        if isinstance(model, MaskedAutoencoder):  # what it embeds with
+        if isinstance(model, MaskedAutoencoder):
             model = model.encoder
+            notes.append(
+                "Of the masked autoencoder its encoder, which turns pictures into features; it has no classes."
+            )
         write_onnx(model, path, pre.size, header_of(settings_of(model), pre, labels, name, predictor.about))
     else:
         save_weights(model, path, to, labels, pre)
     if to in ("timm", "torchvision"):
-        notes.append("Weights alone: the labels and the preprocessing stay in the run.")
+        rest = "the labels and the preprocessing stay" if labels else "the preprocessing stays"
+        notes.append(f"Weights alone: {rest} in the run.")
     if not check:
         return None, "", notes
     if isinstance(settings_of(model), DetectorSettings):
@@ -107,7 +112,8 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
     other, more = (OnnxModel(path, "cpu"), []) if to == "onnx" else read_back(path, settings_of(model), name)
     found = difference(model, other, shapes_to_try(model, pre.size), pre)
     check_difference(path, found)
-    return found, f"Largest difference of the logits from the model's: {found:.1e}", notes + more
+    what = "logits" if settings_of(model).num_classes else "features"
+    return found, f"Largest difference of the {what} from the model's: {found:.1e}", notes + more
 
 
 def _target(source: str | None, to: str, out: str | PathLike[str] | None) -> Path:

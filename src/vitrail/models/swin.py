@@ -1,18 +1,11 @@
 """Swin v1 and v2: attention inside windows that shift by half in every second block, on a pyramid of four stages.
 
-Any H×W: a feature map that the window does not divide is padded. Peers disagree on when, and the weights of each were
-trained its way, so the order is a named rule that travels with the weights:
-
-    torchvision   pad, then roll; the window keeps its size, and does not shift on a map that is not larger than it
-    timm          roll, then pad; the window shrinks to a map that is smaller, as `image_size` says
-
-Neither hides the padding from attention; `mask_padding=True` does.
+Any H×W: how a map is padded and cut into windows is in `shifted_windows`.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +27,8 @@ from vitrail.models.layers import (
     open_size,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
+from vitrail.models.shifted_windows import ShiftedWindows, whole_windows
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
-
-MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 
 
 @dataclass(frozen=True)
@@ -147,48 +139,6 @@ class ContinuousBias(nn.Module):
         return table[self.index.flatten()].unflatten(0, self.index.shape).permute(2, 0, 1)
 
 
-def window_mask(regions: list[Tensor], window: Grid) -> Tensor:
-    """Which pairs inside a window may not see each other, as -100 on the scores: [windows, 1, n, n].
-
-    `regions` labels the rows and the columns of the rolled and padded map; only tokens of equal labels belong together.
-    """
-    region = regions[0][:, None] * 4 + regions[1]
-    region = partition(region[None, ..., None], window).flatten(1)  # windows n
-    return torch.where(region[:, None, :] == region[:, :, None], 0.0, MASKED)[:, None]
-
-
-def partition(x: Tensor, window: Grid) -> Tensor:
-    """[B, h, w, D] -> [B·windows, n, D]."""
-    b, h, w, d = x.shape
-    x = x.view(b, h // window[0], window[0], w // window[1], window[1], d)
-    return x.transpose(2, 3).reshape(-1, window[0] * window[1], d)
-
-
-def unpartition(x: Tensor, window: Grid, grid: Grid) -> Tensor:
-    """The inverse of `partition`: [B·windows, n, D] -> [B, h, w, D]."""
-    rows, columns = grid[0] // window[0], grid[1] // window[1]
-    x = x.view(-1, rows, columns, window[0], window[1], x.shape[-1])
-    return x.transpose(2, 3).reshape(-1, grid[0], grid[1], x.shape[-1])
-
-
-def whole_windows(size: Grid, window: Grid) -> Grid:
-    """The size up to the next multiple of the window."""
-    count = ceil_div(size, window)
-    return count[0] * window[0], count[1] * window[1]
-
-
-def roll(x: Tensor, shift: Grid) -> Tensor:
-    """[B, h, w, D], its rows and columns moved on by `shift`, the last ones to the front."""
-    if not open_size(shift):
-        return torch.roll(x, shift, dims=(1, 2))
-    # ONNX rolls by known numbers only; and cut in two, a part of one row would be taken to be always one.
-    for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):
-        place = torch.arange(size, device=x.device) - by
-        place = torch.where(place < 0, place + size, place)
-        x = x.index_select(dim, torch.where(place < size, place, place - size))
-    return x
-
-
 class SwinBlock(nn.Module):
     """Attention in (shifted) windows and an MLP, each with a norm and a residual."""
 
@@ -224,62 +174,13 @@ class SwinBlock(nn.Module):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def attend(self, x: Tensor) -> Tensor:
-        real = (x.shape[1], x.shape[2])
-        padded = whole_windows(real, self.window)
-        shift: Any = self.shift
-        if self.padding == "torchvision":
-            # None where one window covers the map; as a minimum, since an exported graph can't branch on a size.
-            room = (padded[0] - self.window[0], padded[1] - self.window[1])
-            shift = (torch.sym_min(shift[0], room[0]), torch.sym_min(shift[1], room[1]))
-        bias = self.bias()[None]
-        windows = padded[0] // self.window[0] * (padded[1] // self.window[1])
-        grown = open_size(real) or padded != real
-        if any(shift) or (self.mask_padding and grown):
-            regions = [self.regions(*sizes, x.device) for sizes in zip(padded, real, shift, strict=True)]
-            bias = bias + window_mask(regions, self.window)
         device = x.device
-        layout = Layout(real, places=lambda: self.places(real, padded, shift, device), windows=windows)
-        x = self.attention(self.cut(x, padded, shift), bias, layout=layout)
-        x = unpartition(x, self.window, padded)
-
-        pad_first = self.padding == "torchvision"
-        if not pad_first and grown:
-            x = x[:, : real[0], : real[1]]
-        if any(shift):
-            x = roll(x, shift)
-        if pad_first and grown:
-            x = x[:, : real[0], : real[1]]
-        return x
-
-    def cut(self, x: Tensor, padded: Grid, shift: Grid) -> Tensor:
-        """Pads and rolls, in the order of the rule, and cuts into windows: [B, h, w, D] -> [B·windows, n, D]."""
-        real = (x.shape[1], x.shape[2])
-        pad_first, grown = self.padding == "torchvision", open_size(real) or padded != real
-        margin = (0, 0, 0, padded[1] - real[1], 0, padded[0] - real[0])
-        if pad_first and grown:
-            x = F.pad(x, margin)
-        if any(shift):
-            x = roll(x, (-shift[0], -shift[1]))
-        if not pad_first and grown:
-            x = F.pad(x, margin)
-        return partition(x, self.window)
-
-    def places(self, real: Grid, padded: Grid, shift: Grid, device: torch.device) -> Tensor:
-        """Which token, counted row by row, lies at each place of each window, -1 for padding: [windows, n]."""
-        numbers = torch.arange(1, real[0] * real[1] + 1, device=device).view(1, *real, 1)  # padding adds zeros
-        return self.cut(numbers, padded, shift)[..., 0] - 1
-
-    def regions(self, padded: int, real: int, shift: int, device: torch.device) -> Tensor:
-        """Labels of the places along one axis. After a roll the last `shift` places come from the other end of the
-        image; with `mask_padding`, the padding is a region of its own, wherever the roll has put it."""
-        place = torch.arange(padded, device=device)
-        label = (place >= padded - shift).long()
-        if self.mask_padding:
-            origin = place
-            if self.padding == "torchvision":
-                origin = torch.where(place < padded - shift, place + shift, place + shift - padded)
-            label = label + 2 * (origin >= real)
-        return label
+        windows = ShiftedWindows((x.shape[1], x.shape[2]), self.window, self.shift, self.padding, self.mask_padding)
+        bias, mask = self.bias()[None], windows.mask(device)
+        if mask is not None:
+            bias = bias + mask
+        layout = Layout(windows.real, places=lambda: windows.places(device), windows=windows.count)
+        return windows.join(self.attention(windows.cut(x), bias, layout=layout))
 
 
 class PatchMerging(nn.Module):

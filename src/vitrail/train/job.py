@@ -35,7 +35,7 @@ from vitrail.train.record import read_record
 from vitrail.train.settle import best_share, between, copies
 from vitrail.train.start import set_drop_path
 from vitrail.train.state import load_state
-from vitrail.train.teacher import Teacher, load_teacher, with_reasons
+from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
 from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan
 from vitrail.train.work import Work
@@ -132,6 +132,9 @@ class Job(Work):
             self.task = replace(self.task, class_weights=torch.from_numpy(weights).float().to(self.group.device))
         elif self.recipe.balance == "sampling":
             self.views["train"].weights = self.drawing_weights(labels)
+        if self.teacher is not None and "val" in self.views and not self.resumed:
+            for line in how_good(self.teacher, self.task, self.views["val"], self.group, self.dtype):
+                self.view.line(line)
 
     def drawing_weights(self, labels: Sequence[tuple[int, ...]]) -> np.ndarray:
         """How often each image is drawn, with --balance sampling."""

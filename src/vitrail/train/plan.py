@@ -100,17 +100,18 @@ def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
 def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
     n = facts.images
     epochs = by(n, ((20_000, 200), (200_000, 100)), 90)
-    size = f"from scratch, {n:,} images"
+    start = "after MAE" if facts.masked else "from scratch"
+    size = f"{start}, {n:,} images"
     batch = min(max(8, n // 8), by(n, ((10_000, 64), (100_000, 256)), 1024))
     large = n >= 10_000
     return {
         "epochs": (epochs, size),
         "batch_size": (batch, size),
-        "lr": (2e-3 if facts.side <= 16 else 1e-3, "from scratch"),
+        "lr": (2e-3 if facts.side <= 16 else 1e-3, start),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
-        "drop_path": (0.1, "from scratch"),
+        "drop_path": (0.1, start),
         "augment": ("strong" if large and facts.side > 64 else "medium", size),
         "flip": (0.5, "usual"),
         "mixup": (0.8 if large else 0.0 if facts.side <= 16 else 0.2, size),
@@ -118,7 +119,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
         "val": (by(n, ((1_000, 0.2), (20_000, 0.1)), 0.05), size),
-        "refit": ("off", "from scratch"),
+        "refit": ("off", start),
     }
 
 

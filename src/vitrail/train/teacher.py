@@ -1,19 +1,29 @@
 """The teacher of a run: any trained classifier of the same classes, shown what the student sees in its own way."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.samples import some
+from vitrail.data.samples import plural, some
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
+from vitrail.tasks.classify import Classify
+from vitrail.tasks.metrics import mean_average_precision
+from vitrail.train.distributed import Processes
+from vitrail.train.forward import Forward
+from vitrail.train.images import Images
+from vitrail.train.words import SHORT
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import Checkpoint
+
+MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
+DEALS = 40
 
 
 @dataclass
@@ -131,6 +141,39 @@ def digest(state: dict[str, Tensor]) -> str:
         total.update(name.encode())
         total.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
+
+
+def how_good(teacher: Teacher, task: Classify, images: Images, group: Processes, dtype: torch.dtype) -> list[str]:
+    """What a run says of its teacher once the validation images are there: how good it is at them, seen as the student
+    sees them, and a warning where that is no more than chance."""
+    numbers = images.numbers[:: -(-len(images.numbers) // MEASURED) or 1]
+    part = replace(images, numbers=numbers, weights=None)
+    forward = Forward(part, teacher.seen_as, group, dtype)
+    logits = forward.run(teacher.net, lambda x: [teacher(x)], [len(task.classes)])[0]
+    if not len(logits):
+        return []
+    score, chance, clearly = against_chance(logits, task.targets(part.labels()), task.multi_label)
+    lines = [f"Teacher: {SHORT[task.figure]} {score:.1%} on {plural(len(logits), 'validation image')}."]
+    if not clearly:
+        lines.append(
+            f"  Warning: that is not clearly better than chance ({chance:.1%}), so there is little to learn from it: "
+            "was it trained on these classes, in this order?"
+        )
+    return lines
+
+
+def against_chance(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[float, float, bool]:
+    """Accuracy, or mean average precision; its mean when the same answers are dealt out to the images anew, which
+    grants nothing to the commonest class; and whether it beats 95 % of such deals."""
+    answers, truth = (logits, targets) if multi_label else (logits.argmax(dim=1), targets.argmax(dim=1))
+
+    def score(order: np.ndarray) -> float:
+        dealt = answers[order].numpy()
+        return mean_average_precision(dealt, truth.numpy() > 0.5) if multi_label else np.mean(dealt == truth.numpy())
+
+    draws = np.random.default_rng(0)  # of their own: what training draws stays as it is
+    own, others = score(np.arange(len(truth))), [score(draws.permutation(len(truth))) for _ in range(DEALS)]
+    return float(own), float(np.mean(others)), bool(np.mean(np.less(others, own)) >= 0.95)
 
 
 def with_reasons(why: dict[str, str], teacher: Teacher, model: nn.Module) -> dict[str, str]:
