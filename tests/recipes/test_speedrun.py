@@ -6,7 +6,7 @@ import pytest
 import speedrun
 import study
 
-QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none"]
+QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none", "compile=off"]
 
 
 def test_the_record_says_what_was_run(tmp_path, capsys):
@@ -19,8 +19,19 @@ def test_the_record_says_what_was_run(tmp_path, capsys):
     assert [row["of"] for row in found["runs"]] == ["test", "test"]
     for row in found["runs"]:
         assert row["images_seen"] == 2 * study.TOY_TRAIN  # nothing held out
-        assert 0 < row["seconds"] <= row["wall_seconds"] and 0 <= row["accuracy"] <= 1
+        assert 0 < row["seconds"] <= row["wall_seconds"] and 0 <= row["figures"]["top1"] <= 1
     assert "2 seeds: " in capsys.readouterr().out
+
+
+def test_a_record_is_added_to(tmp_path, monkeypatch):
+    data, out = study.toy_data(tmp_path / "digits.npz"), tmp_path / "record.json"
+    asked = ["--data", str(data), "--model", "vit_nano2", "--device", "cpu", "--json", str(out), "--set", *QUICK]
+    first = speedrun.main([*asked, "--seeds", "3"])["runs"]
+    both = speedrun.main([*asked, "--seeds", "3", "4"])["runs"]
+    assert both[0] == first[0] and [row["seed"] for row in both] == [3, 4]
+    monkeypatch.setattr(speedrun, "run", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(SystemExit, match="another recipe"):
+        speedrun.main([*asked, "lr=0.5", "--seeds", "5"])
 
 
 def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):
