@@ -24,10 +24,10 @@ from vitrail.tasks.detect import Detect, find
 from vitrail.tasks.segment import Segment
 from vitrail.tasks.segment_pictures import palette
 from vitrail.tasks.segmented import pixel_classes
-from vitrail.train.dense import ROUNDS
-from vitrail.train.dense_finish import measure_boxes, measure_masks, spread
-from vitrail.train.dense_loop import DenseTrainer
-from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.dense.finish import measure_boxes, measure_masks, spread
+from vitrail.train.dense.loop import DenseTrainer
+from vitrail.train.dense.plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.dense.work import ROUNDS
 from vitrail.train.distributed import Processes
 from vitrail.train.forward import Forward
 from vitrail.train.images import read

@@ -48,9 +48,9 @@ def test_import_is_light():
 def test_functions_that_are_called_like_their_rooms_stay_functions():
     """`import vitrail.train.recipe` puts the package into vitrail.train, unless it is held back."""
     code = """
-import vitrail.train.recipe, vitrail.train.pretrain_recipe
+import vitrail.train.recipe, vitrail.train.pretrain.recipe
 print(*(type(f).__name__ for f in (vitrail.train, vitrail.pretrain)))
-import vitrail.evaluate, vitrail.export, vitrail.train.pretrain
+import vitrail.evaluate, vitrail.export, vitrail.train.pretrain.run
 from vitrail.train import pretrain, loop
 from vitrail import evaluate, export, train
 print(*(type(f).__name__ for f in (vitrail.evaluate, vitrail.export, pretrain, loop, evaluate, export, train)))

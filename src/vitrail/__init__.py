@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vitrail.export import export
     from vitrail.models import capture, create_model, list_models
     from vitrail.predict import Predictor, load
-    from vitrail.train.pretrain import pretrain
+    from vitrail.train.pretrain.run import pretrain
     from vitrail.train.run import Run, train
     from vitrail.weights import load_weights, save_weights
 
@@ -38,7 +38,7 @@ lazily(
         "vitrail.export": ("export",),
         "vitrail.models": ("capture", "create_model", "list_models"),
         "vitrail.predict": ("Predictor", "load"),
-        "vitrail.train.pretrain": ("pretrain",),
+        "vitrail.train.pretrain.run": ("pretrain",),
         "vitrail.train.run": ("Run", "train"),
         "vitrail.weights": ("load_weights", "save_weights"),
     },

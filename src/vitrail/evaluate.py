@@ -100,7 +100,7 @@ def _evaluate_dense(
     from vitrail.data.masks import open_masks
     from vitrail.tasks.segment import Segment
     from vitrail.tasks.segment_pictures import palette
-    from vitrail.train.dense_finish import dense_content, measure_boxes, measure_masks
+    from vitrail.train.dense.finish import dense_content, measure_boxes, measure_masks
 
     labels, about = predictor.labels, predictor.about
 

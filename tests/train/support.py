@@ -54,8 +54,8 @@ def small_options(**options: Any) -> dict[str, Any]:
 # seconds that Python needs to import PyTorch.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
-    ["tests.train.support", "vitrail.train.run", "vitrail.train.pretrain", "vitrail.train.detect",
-     "vitrail.train.segment", "vitrail.evaluate", "vitrail.cli", "torch._dynamo", "pycocotools.cocoeval"]
+    ["tests.train.support", "vitrail.train.run", "vitrail.train.pretrain.run", "vitrail.train.dense.detect",
+     "vitrail.train.dense.segment", "vitrail.evaluate", "vitrail.cli", "torch._dynamo", "pycocotools.cocoeval"]
 )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from tests.train.dense_data import DETECT, make_boxes
 from tests.train.support import Command, differences, rows
 from tests.train.test_distributed import together
 from vitrail import VitrailError
-from vitrail.train.dense_finish import shown_cases, spread
-from vitrail.train.dense_loop import DenseTrainer
-from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.dense.finish import shown_cases, spread
+from vitrail.train.dense.loop import DenseTrainer
+from vitrail.train.dense.plan import DenseFacts, fill_dense, viewing_sides
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
 from vitrail.weights import read_checkpoint

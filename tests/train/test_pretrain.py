@@ -21,8 +21,8 @@ from vitrail.models import MaskedAutoencoder
 from vitrail.tasks.reconstruct import Reconstruct
 from vitrail.train import PretrainRecipe
 from vitrail.train.plan import Facts, fill
-from vitrail.train.pretrain_plan import fill_pretraining, policy_for
-from vitrail.train.pretrain_start import start_autoencoder
+from vitrail.train.pretrain.plan import fill_pretraining, policy_for
+from vitrail.train.pretrain.start import start_autoencoder
 from vitrail.train.recipe import Recipe
 from vitrail.train.start import start_model
 from vitrail.weights import read_checkpoint

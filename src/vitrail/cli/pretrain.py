@@ -4,7 +4,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.train.pretrain_recipe import PretrainRecipe
+from vitrail.train.pretrain.recipe import PretrainRecipe
 
 DEFAULT = PretrainRecipe()
 

@@ -66,11 +66,11 @@ def kind_of(recipe: dict[str, Any]) -> Kind:
     """By the options of a run. Imported when asked for: torchvision's detection alone takes a second."""
     task = recipe.get("task", "classify")
     if task == "segment":
-        from vitrail.train.segment import Segmentation, open_masks, train_segmenter
+        from vitrail.train.dense.segment import Segmentation, open_masks, train_segmenter
 
         return Kind(Segmentation, open_masks, train_segmenter)
     if task == "detect":
-        from vitrail.train.detect import Detection, open_boxes, train_detector
+        from vitrail.train.dense.detect import Detection, open_boxes, train_detector
 
         return Kind(Detection, open_boxes, train_detector)
     if task == "spoof":

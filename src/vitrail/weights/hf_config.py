@@ -6,7 +6,7 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
 from vitrail.weights.hf import BY_TYPE
-from vitrail.weights.limits import PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs, transformer
+from vitrail.weights.limits import OURS, PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs, transformer
 from vitrail.weights.rules import Layout
 
 # Of several that mean the same, the first is the one we write.
@@ -262,7 +262,7 @@ def _vit(settings: ViTSettings, model_type: str) -> dict[str, Any]:
         if width != settings.mlp_width:
             raise VitrailError(
                 f"transformers' Dinov2Model can't do mlp_ratio={settings.mlp_ratio!r} at a width of {settings.width};"
-                " save it with dialect vitrail instead."
+                f" {OURS}."
             )
         config |= {"mlp_ratio": ratio, "use_swiglu_ffn": gated}
     if model_type.startswith("dino"):

@@ -74,9 +74,12 @@ def misfits(settings: Settings, needs: Needs) -> list[str]:
     return wrong
 
 
+OURS = "our own file can (dialect vitrail, as model.safetensors of a run), and so can ONNX"
+
+
 def refuse_misfits(settings: Settings, needs: Needs, who: str) -> None:
     if wrong := misfits(settings, needs):
-        raise VitrailError(f"{who} can't do {', '.join(wrong)}; save it with dialect vitrail instead.")
+        raise VitrailError(f"{who} can't do {', '.join(wrong)}; {OURS}.")
 
 
 def swin_needs(settings: SwinSettings, padding: str) -> Needs:

@@ -96,7 +96,9 @@ def layout_for(settings: Settings) -> Layout:
     """The layout that torchvision's class for these settings loads; refuses what that class can't do."""
     settings = transformer(settings)
     if isinstance(settings, MAESettings):
-        raise VitrailError("torchvision has no masked autoencoder; save it with dialect vitrail, timm or hf.")
+        raise VitrailError(
+            "torchvision has no masked autoencoder; timm and hf have, and so has our own file (dialect vitrail)."
+        )
     fixed = {"channels": 3, "activation": "gelu", "qkv_bias": True}
     if isinstance(settings, SwinSettings):
         refuse_misfits(settings, swin_needs(settings, padding="torchvision") | fixed, "torchvision's SwinTransformer")

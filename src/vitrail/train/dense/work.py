@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from vitrail.data.samples import plural
 from vitrail.tasks.report import DataProblems, ReportContent, write_report
-from vitrail.train.dense_finish import Measured, dense_content
-from vitrail.train.dense_loop import DenseTrainer
-from vitrail.train.dense_plan import HIDDEN
+from vitrail.train.dense.finish import Measured, dense_content
+from vitrail.train.dense.loop import DenseTrainer
+from vitrail.train.dense.plan import HIDDEN
 from vitrail.train.finish import duplicates
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe

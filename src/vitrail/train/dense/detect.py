@@ -18,10 +18,10 @@ from vitrail.errors import VitrailError, extra
 from vitrail.models import SwinSettings
 from vitrail.tasks.detect import Detect
 from vitrail.tasks.detect_metrics import Score
-from vitrail.train.dense import ROUNDS, DenseWork
-from vitrail.train.dense_finish import Measured, measured_boxes, spread
-from vitrail.train.dense_plan import DenseFacts, fill_dense, viewing_sides
-from vitrail.train.dense_start import start_backbone, start_detector
+from vitrail.train.dense.finish import Measured, measured_boxes, spread
+from vitrail.train.dense.plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.train.dense.start import start_backbone, start_detector
+from vitrail.train.dense.work import ROUNDS, DenseWork
 from vitrail.train.distributed import Processes
 from vitrail.train.loop import Settings
 from vitrail.train.precision import choose_precision, fitting_threads

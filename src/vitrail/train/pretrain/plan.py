@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrail.data.augment import Policy
 from vitrail.train.plan import by, scaled, settled
-from vitrail.train.pretrain_recipe import PretrainRecipe
+from vitrail.train.pretrain.recipe import PretrainRecipe
 
 BETAS = (0.9, 0.95)  # the paper's: a shorter memory, for the masks change with every step
 

@@ -6,7 +6,7 @@ from typing import Any
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
 from vitrail.models import SwinSettings, ViTSettings
-from vitrail.train.dense_plan import suited_width
+from vitrail.train.dense.plan import suited_width
 from vitrail.train.recipe import Recipe
 from vitrail.train.run import typical_side
 from vitrail.train.start import Start, find_weights, set_drop_path, start_model

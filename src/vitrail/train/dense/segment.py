@@ -17,10 +17,10 @@ from vitrail.models import SwinSettings
 from vitrail.tasks.report import thumbnail
 from vitrail.tasks.segment import Segment, balancing_weights
 from vitrail.tasks.segment_pictures import case, palette
-from vitrail.train.dense import ROUNDS, DenseWork
-from vitrail.train.dense_finish import OF_MASKS, Measured, shown_cases, spread
-from vitrail.train.dense_plan import DenseFacts, fill_dense
-from vitrail.train.dense_start import start_backbone, start_segmenter
+from vitrail.train.dense.finish import OF_MASKS, Measured, shown_cases, spread
+from vitrail.train.dense.plan import DenseFacts, fill_dense
+from vitrail.train.dense.start import start_backbone, start_segmenter
+from vitrail.train.dense.work import ROUNDS, DenseWork
 from vitrail.train.distributed import Processes
 from vitrail.train.forward import Forward
 from vitrail.train.precision import autocast, choose_precision, fitting_threads

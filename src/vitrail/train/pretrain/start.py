@@ -8,7 +8,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, build, resolve
 from vitrail.models.catalog import model_settings
 from vitrail.models.mae import decoder_for
-from vitrail.train.pretrain_recipe import PretrainRecipe
+from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.start import Start, suited
 from vitrail.weights import model_from, read_checkpoint
 

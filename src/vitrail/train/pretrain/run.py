@@ -29,9 +29,9 @@ from vitrail.train.images import Images, read
 from vitrail.train.log import check_packages
 from vitrail.train.loop import Settings, Trainer
 from vitrail.train.precision import choose_precision, fitting_threads
-from vitrail.train.pretrain_plan import BETAS, fill_pretraining, policy_for
-from vitrail.train.pretrain_recipe import PretrainRecipe
-from vitrail.train.pretrain_start import start_autoencoder
+from vitrail.train.pretrain.plan import BETAS, fill_pretraining, policy_for
+from vitrail.train.pretrain.recipe import PretrainRecipe
+from vitrail.train.pretrain.start import start_autoencoder
 from vitrail.train.recipe import made
 from vitrail.train.run import Kind, Run, pictures_to_learn, resume, run_folder, splits, typical_side
 from vitrail.train.state import seed_step

@@ -1,0 +1,1 @@
+"""Training to segment and to detect: `--task segment` and `--task detect`."""
