@@ -5,11 +5,12 @@
 
 The time that counts is that of all epochs. The first one also waits for the compiler: what it takes longer than the
 median of the others is taken off and stated apart, and so is the whole of the call, with reading and writing. test/ is
-read once, after the last epoch, whose weights are kept. A record that is there already is added to: the seeds that it
-has are not run again.
+looked at after the last epoch alone, whose weights are kept: as it is, and with the mean of mirror images. A record
+that is there already is added to: the seeds that it has are not run again.
 """
 
 import argparse
+import hashlib
 import json
 import shlex
 import sys
@@ -42,6 +43,15 @@ def blocks_share(model: str) -> float:
     kept = [word for word in rest.split(",") if word and not word.startswith("depth=")]
     one, two = (cost(f"{name}:{','.join([*kept, f'depth={depth}'])}").multiply_adds for depth in (1, 2))
     return 1 - (one - (two - one)) / cost(model).multiply_adds
+
+
+def digest(data: Path) -> str:
+    """Of the arrays, however the file was packed."""
+    total = hashlib.sha256()
+    with np.load(data) as arrays:
+        for name in sorted(arrays.files):
+            total.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()[:16]
 
 
 def run(data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str) -> dict[str, Any]:
@@ -99,7 +109,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         recipe[name] = value
     settings = model_settings(asked.model, num_classes=len(open_source(asked.data).classes))
     found: dict[str, Any] = {
-        "command": shlex.join(["python", "recipes/speedrun.py", *(sys.argv[1:] if arguments is None else arguments)]),
+        "commands": [shlex.join(["python", "recipes/speedrun.py", *(arguments or sys.argv[1:])])],
+        "data": {"name": asked.data.name, "sha256": digest(asked.data)}, "validate": asked.validate,
         "model": asked.model, "parameters": cost(settings).parameters, "recipe": recipe, "runs": [],
         "share_of_blocks": round(blocks_share(asked.model), 4), "versions": versions(torch.device(asked.device)),
     }  # fmt: skip
@@ -108,12 +119,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     )
     if asked.json and asked.json.exists():
         before = json.loads(asked.json.read_text())
-        for name in ("model", "recipe", "versions"):
+        for name in ("model", "recipe", "data", "validate", "versions"):
             if before[name] != found[name]:
                 raise SystemExit(
                     f"{asked.json} has runs with another {name}, {before[name]}: give this one another name."
                 )
-        found["runs"] = before["runs"]
+        found |= {"runs": before["runs"], "commands": before["commands"] + found["commands"]}
     for seed in (seed for seed in asked.seeds if all(row["seed"] != seed for row in found["runs"])):
         row = run(asked.data, asked.model, recipe, seed, asked.validate, asked.device)
         found["runs"].append(row)

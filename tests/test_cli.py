@@ -45,9 +45,9 @@ OPTIONS = {
 TRAIN = [
     "model", "weights", "task", "head", "pyramid", "tune", "adapter_width", "adapter_place", "lora_rank",
     "lora_targets", "prompt_tokens", "epochs", "batch_size", "image_size", "fit", "lr", "optimizer", "weight_decay",
-    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "label_smoothing", "teacher",
-    "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit", "protocol", "fold",
-    "leave_out", "boxes", "margin", "seed", "out",
+    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "calm", "label_smoothing",
+    "teacher", "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit",
+    "protocol", "fold", "leave_out", "boxes", "margin", "seed", "out",
     "resume", "precision", "compile", "device", "workers", "cache", "wandb", "mlflow",
 ]  # fmt: skip
 

@@ -16,9 +16,9 @@ from vitrail.data.crop import (
     by_matrices,
     cover_and_centre,
     crop_boxes,
+    cut_mirrored,
     erase_boxes,
     image_sizes,
-    mirrored,
     resized_crop,
 )
 from vitrail.data.keyed import uniforms
@@ -293,15 +293,27 @@ def test_what_is_given_is_only_read_and_out_is_written() -> None:
     assert (pixels == 7).all()
 
 
-def test_a_border_is_the_reflection_of_the_image() -> None:
-    images = pictures(5)
-    canvas = mirrored(on_canvas(images), 1 / 8)
-    for index, (image, made) in enumerate(zip(images, mirrored(images, 1 / 8), strict=True)):
-        down, across = (round(side / 8) for side in image.shape[1:])
-        expected = np.pad(image.numpy(), ((0, 0), (down, down), (across, across)), mode="reflect")
-        assert np.array_equal(made.numpy(), expected)
-        assert tuple(canvas.sizes[index]) == expected.shape[1:]
-        assert np.array_equal(canvas.pixels[index, :, : expected.shape[1], : expected.shape[2]].numpy(), expected)
+def test_beyond_the_image_a_box_shows_its_reflection() -> None:
+    images = [*pictures(5), picture(1, 9), picture(9, 1)]
+    extra = np.rint(image_sizes(images) / 8).astype(int)
+    boxes = crop_boxes(image_sizes(images), uniforms(1, 0, np.arange(7), 22), (0.5, 1.0), (0.5, 2.0), border=1 / 8)
+    (made, whole), (canvas, same) = cut_mirrored(images, boxes, 1 / 8), cut_mirrored(on_canvas(images), boxes, 1 / 8)
+    assert np.array_equal(whole, same) and not whole[:, :2].any()
+    for index, (image, (top, left, height, width)) in enumerate(zip(images, boxes, strict=True)):
+        around = [(0, 0), *((each, each) for each in extra[index])]
+        expected = np.pad(image.numpy(), around, mode="reflect")[:, top : top + height, left : left + width]
+        assert np.array_equal(made[index].numpy(), expected)
+        assert np.array_equal(canvas.pixels[index, :, :height, :width].numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [(36, 64), (64, 36), (40, 40), (30, 200)])
+def test_in_a_border_the_largest_square_of_an_image_moves_everywhere(size: tuple[int, int]) -> None:
+    sizes, drawn = np.tile(size, (400, 1)), uniforms(1, 0, np.arange(400), 22)
+    boxes, short = crop_boxes(sizes, drawn, (1.0, 1.0), (1.0, 1.0), border=1 / 8), min(size)
+    assert (boxes[:, 2:] == short).all()
+    for axis in (0, 1):
+        room = size[axis] + 2 * round(size[axis] / 8) - short
+        assert boxes[:, axis].min() == 0 and boxes[:, axis].max() >= 0.95 * room
 
 
 def test_a_crop_of_the_whole_area_in_a_border_moves_the_image() -> None:

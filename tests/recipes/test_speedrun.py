@@ -6,7 +6,7 @@ import pytest
 import speedrun
 import study
 
-QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none", "compile=off"]
+QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none", "compile=off", "calm=1"]
 
 
 def test_the_record_says_what_was_run(tmp_path, capsys):
@@ -32,6 +32,9 @@ def test_a_record_is_added_to(tmp_path, monkeypatch):
     monkeypatch.setattr(speedrun, "run", lambda *_: pytest.fail("it ran"))
     with pytest.raises(SystemExit, match="another recipe"):
         speedrun.main([*asked, "lr=0.5", "--seeds", "5"])
+    with pytest.raises(SystemExit, match="another validate"):
+        speedrun.main([*asked, "--seeds", "5", "--validate", "0.2"])
+    assert len(json.loads(out.read_text())["commands"]) == 2
 
 
 def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):

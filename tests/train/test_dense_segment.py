@@ -162,6 +162,7 @@ def test_with_the_head_alone_the_backbone_stays_what_it_was(data, run, tmp_path)
         ({"head": "linear", "pyramid": "simple"}, "reads the backbone's last map"),
         ({"tune": "lora"}, "--tune lora is for classifiers"),
         ({"mixup": 0.2}, "--mixup mixes the labels of whole pictures"),
+        ({"calm": 2}, "--calm is for classifiers"),
         ({"balance": "sampling"}, "--balance sampling does not go with --task segment: use weights"),
         ({"fit": "crop"}, "--fit crop would lose the borders"),
         ({"pyramid": "own"}, "has no pyramid 'own'"),

@@ -12,9 +12,11 @@ from tests.odd_files import photograph
 from tests.train.support import Narrow, make_folder, make_images, make_trainer, rows, small_options
 from vitrail import VitrailError
 from vitrail.data.crop import Canvas
+from vitrail.data.mix import mix
 from vitrail.models import create_model
 from vitrail.tasks.classify import Classify
-from vitrail.train import batches, loop
+from vitrail.train import batches, job, loop
+from vitrail.train.plan import policy_of
 
 
 def test_a_handful_of_images_is_learnt_by_heart(tmp_path):
@@ -270,6 +272,31 @@ def test_the_last_epoch_is_kept_unless_an_earlier_one_was_clearly_better(figures
     trainer.validate = lambda model: {"loss": 1.0, "top1": next(answers)}
     trainer.run()
     assert trainer.best["epoch"] == kept
+
+
+def test_calm_epochs_are_neither_mixed_nor_changed(tmp_path, monkeypatch):
+    """With all epochs calm a run is the one without mixing and RandAugment; with some, those before are not."""
+    data, mixed = tmp_path / "digits.npz", []
+    pixels = np.random.default_rng(0).integers(0, 255, (48, 16, 16, 3), np.uint8)
+    np.savez(data, train_images=pixels, train_labels=np.arange(48) % 2)
+    monkeypatch.setattr(loop, "mix", lambda *given: mixed.append(given) or mix(*given))
+
+    def losses(**options):
+        mixed.clear()
+        vitrail.train(data, **small_options(model="vit_nano4", epochs=3, val=0.0, **options))
+        return [row["train_loss"] for row in rows(options["out"])], len(mixed)
+
+    full = {"augment": "medium", "mixup": 0.8, "cutmix": 1.0, "batch_size": 16}
+    bare = {"augment": "medium", "mixup": 0.0, "cutmix": 0.0, "batch_size": 16}
+    calm, count = losses(**full, calm=3, out=tmp_path / "calm")
+    monkeypatch.setattr(job, "policy_of", lambda *given: policy_of(*given).calm)
+    assert (calm, count) == losses(**bare, out=tmp_path / "bare") and count == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(loop, "mix", lambda *given: mixed.append(given) or mix(*given))
+    part, count = losses(**full, calm=1, out=tmp_path / "part")
+    never, steps = losses(**full, out=tmp_path / "never")
+    assert count == 6 and steps == 9  # of three steps an epoch
+    assert part[:2] == never[:2] and part[2] != never[2]
 
 
 @pytest.mark.parametrize(("figures", "kept"), [([0.90, 0.94, 0.93], 0), ([0.90, 0.94, 0.95], 3)])

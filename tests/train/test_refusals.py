@@ -109,6 +109,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(data, tmp_path):
         ({"batch_size": 2.5}, "--batch-size must be a whole number, got 2.5."),
         ({"lr": float("nan")}, "--lr must be at least 0, got nan."),
         ({"layer_decay": 1.5}, "--layer-decay must be from 0 to 1, got 1.5."),
+        ({"weights": "none", "epochs": 2, "calm": 3}, "--calm 3 is more than the 2 epochs of the run."),
         ({"seed": -3}, "--seed must be at least 0, got -3."),
         ({"augment": "lite"}, "--augment lite is not known: use auto, none, light, medium, strong. Did you mean"),
         ({"fit": "stretched"}, '--fit stretched is not known: use crop, pad, stretch. Did you mean "stretch"?'),

@@ -17,10 +17,10 @@ from vitrail import VitrailError
 from vitrail.train import loop
 from vitrail.train.state import load_state
 
-# Everything random is on: drop path, augmentation, mixup, cutmix, EMA. An epoch has 10 steps.
+# Everything random is on: drop path, augmentation, mixup, cutmix (not in the last epoch), EMA. An epoch has 10 steps.
 OPTIONS = [
     *SMALL, "--epochs", "3", "--batch-size", "6", "--drop-path", "0.3", "--augment", "strong", "--mixup", "0.4",
-    "--cutmix", "1", "--ema", "0.9", "--seed", "3", "--label-smoothing", "0.1",
+    "--cutmix", "1", "--calm", "1", "--ema", "0.9", "--seed", "3", "--label-smoothing", "0.1",
 ]  # fmt: skip
 STEP, FORWARD = "vitrail.train.loop.Trainer._step", "vitrail.train.forward.Forward._fitting"
 

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from vitrail.data.sources import open_source
 from vitrail.models import Preprocessing
 from vitrail.train.distributed import Processes
 from vitrail.train.images import read
+from vitrail.train.plan import Facts, fill, policy_of
+from vitrail.train.recipe import make_recipe
 from vitrail.train.start import suited
 from vitrail.weights import read_checkpoint
 
@@ -247,3 +250,14 @@ def test_a_second_run_has_a_folder_of_its_own(data, tmp_path, monkeypatch):
     options = small_options(epochs=0)
     first, second = (vitrail.train(data, **options).folder for _ in range(2))
     assert (str(first), str(second)) == (f"runs/{data.name}", f"runs/{data.name}-2")
+
+
+def test_small_images_are_moved_and_the_plan_says_so():
+    for side, moved in ((16, False), (32, True), (64, False)):
+        facts = Facts(images=20_000, classes=10, pretrained=False, side=side)
+        recipe, why = fill(make_recipe(), facts)
+        policy = policy_of(recipe, (side, side))
+        assert (policy.border > 0) == moved == ("moved, not cropped" in why["augment"])
+        assert policy.scale == (1.0, 1.0) or not moved
+    assert policy_of(recipe, (24, 32)).ratio == (4 / 3, 4 / 3)  # of the images that the model sees
+    assert policy_of(replace(recipe, augment="none"), (32, 32)).scale is None

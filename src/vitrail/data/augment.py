@@ -22,9 +22,9 @@ from vitrail.data.crop import (
     by_matrices,
     cover_and_centre,
     crop_boxes,
+    cut_mirrored,
     erase_boxes,
     image_sizes,
-    mirrored,
     one_by_one,
 )
 from vitrail.data.keyed import uniforms
@@ -144,9 +144,10 @@ class Augmenter:
             out = _empty((len(sizes), len(self.mean), *self.size), device)
         if not len(sizes):
             return out
+        boxes = plan.boxes
         if policy.border:
-            images = mirrored(images, policy.border)
-        crops = (images, plan.boxes, self.size, plan.flip, self.interpolation, plan.cover)
+            images, boxes = cut_mirrored(images, boxes, policy.border)
+        crops = (images, boxes, self.size, plan.flip, self.interpolation, plan.cover)
         changing = bool(rounds or policy.colour)
         gain, shift = (send(each, device).view(-1, 1, 1) for each in (1 / self.std, self.mean / self.std))
         gain = gain if changing else gain / 255

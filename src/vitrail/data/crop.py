@@ -43,33 +43,6 @@ def image_sizes(images: Sequence[Tensor] | Canvas) -> np.ndarray:
     return np.array([image.shape[-2:] for image in images], np.int64).reshape(-1, 2)
 
 
-def mirrored(images: Sequence[Tensor] | Canvas, border: float) -> list[Tensor] | Canvas:
-    """The images with their own reflection around them, `border` of each side wide."""
-    sizes = image_sizes(images)
-    room = sizes + 2 * _extra(sizes, border)
-    rows, columns = (_reflection(sizes[:, side], border) for side in (0, 1))
-    if isinstance(images, Canvas):
-        pixels = images.pixels
-        down, across = (send(each, pixels.device) for each in (rows, columns))
-        which, colour = (torch.arange(count, device=pixels.device) for count in pixels.shape[:2])
-        places = which[:, None, None, None], colour[:, None, None], down[:, None, :, None], across[:, None, None, :]
-        return Canvas(pixels[places], room)
-    down, across = (torch.from_numpy(each) for each in (rows, columns))
-    sides = room.tolist()
-    return [image[:, down[i, : sides[i][0], None], across[i, : sides[i][1]]] for i, image in enumerate(images)]
-
-
-def _extra(lengths: np.ndarray, border: float) -> np.ndarray:
-    return np.rint(border * lengths).astype(np.int64)
-
-
-def _reflection(lengths: np.ndarray, border: float) -> np.ndarray:
-    """int64 [B, longest]: which pixel of each image is seen at each place of the side that has a border."""
-    extra, last = _extra(lengths, border), lengths[:, None] - 1
-    places = np.abs(np.arange((lengths + 2 * extra).max(initial=0)) - extra[:, None])
-    return np.clip(np.where(places > last, 2 * last - places, places), 0, last)
-
-
 # Boxes: int64 [B, 4], top, left, height, width.
 
 
@@ -79,11 +52,17 @@ def crop_boxes(
     """torchvision's RandomResizedCrop from [B, 22] uniform numbers, for a whole batch.
 
     The area is uniform, and so is the logarithm of the ratio; a box that fits in none of ten tries becomes the
-    largest centred one within the ratios. With a border the boxes lie in what `mirrored` makes of the images; their
-    share is still that of the image.
+    largest centred one within the ratios. With a `border`, so much of each side wide, a box may lie in there too, for
+    `cut_mirrored` to fill; its share is then that of the largest box of such a ratio in the image, so that all of that
+    is moved and little of it lost.
     """
-    area, sizes = sizes[:, :1] * sizes[:, 1:], sizes + 2 * _extra(sizes, border)
     height, width = sizes[:, :1], sizes[:, 1:]
+    area = height * width
+    if border:
+        middle = (ratio[0] * ratio[1]) ** 0.5
+        area = np.minimum(height, width / middle) ** 2 * middle
+        sizes = sizes + 2 * _extra(sizes, border)
+        height, width = sizes[:, :1], sizes[:, 1:]
     box_width, box_height = _sides(area, drawn, scale, ratio)
     fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
     tallest = np.minimum(height, np.rint(width / ratio[0]).astype(np.int64))
@@ -139,6 +118,36 @@ def cover_and_centre(sizes: np.ndarray, size: tuple[int, int], crop: float = 1.0
     else:
         resized = np.rint(sizes / (sizes / want).min(1, keepdims=True)).astype(np.int64)
     return np.concatenate([resized, np.rint((resized - size) / 2).astype(np.int64)], axis=1)
+
+
+def cut_mirrored(
+    images: Sequence[Tensor] | Canvas, boxes: np.ndarray, border: float
+) -> tuple[list[Tensor] | Canvas, np.ndarray]:
+    """What the boxes show of images that have their own reflection around them, `border` of each side wide: images of
+    the boxes' sizes, and the boxes that are all of these."""
+    sizes = image_sizes(images)
+    rows, columns = (_reflection(sizes[:, i], border, boxes[:, i], boxes[:, 2 + i]) for i in (0, 1))
+    whole = np.concatenate([np.zeros_like(boxes[:, :2]), boxes[:, 2:]], axis=1)
+    if isinstance(images, Canvas):
+        pixels = images.pixels
+        down, across = (send(each, pixels.device) for each in (rows, columns))
+        which, colour = (torch.arange(count, device=pixels.device) for count in pixels.shape[:2])
+        places = which[:, None, None, None], colour[:, None, None], down[:, None, :, None], across[:, None, None, :]
+        return Canvas(pixels[places], whole[:, 2:]), whole
+    down, across = (torch.from_numpy(each) for each in (rows, columns))
+    sides = whole[:, 2:].tolist()
+    return [image[:, down[i, : sides[i][0], None], across[i, : sides[i][1]]] for i, image in enumerate(images)], whole
+
+
+def _extra(lengths: np.ndarray, border: float) -> np.ndarray:
+    return np.rint(border * lengths).astype(np.int64)
+
+
+def _reflection(lengths: np.ndarray, border: float, first: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """int64 [B, largest count]: which pixel is seen at each place from the first on, counted from the border's edge."""
+    last = lengths[:, None] - 1
+    places = np.abs(first[:, None] - _extra(lengths, border)[:, None] + np.arange(count.max(initial=0)))
+    return np.clip(np.where(places > last, 2 * last - places, places), 0, last)
 
 
 # Resampling.

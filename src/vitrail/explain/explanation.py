@@ -28,6 +28,7 @@ from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
 LOOKED_AT = 448  # pixels, about: the shorter side of a picture that is written to be looked at
+LONGEST = 2048  # pixels: no picture is enlarged beyond
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +100,8 @@ class Explanation:
 
     def save_pictures(self, folder: str | Path) -> list[Path]:
         """Every overlay and figure as a PNG; overlays of a small picture in a size to look at."""
-        folder, zoom = Path(folder), max(1, round(LOOKED_AT / min(self.picture.shape[:2])))
+        short, long = sorted(self.picture.shape[:2])
+        folder, zoom = Path(folder), max(1, min(round(LOOKED_AT / short), LONGEST // long))
         written = {name: encoded(one) for name, one in self.overlays(zoom).items()}
         written |= {name: figures.png(figure) for name, figure in self.figures().items()}
         return [write(folder / f"{name}.png", content) for name, content in written.items()]

@@ -16,7 +16,7 @@ from vitrail.data.augment import Augmenter
 from vitrail.data.randaugment import to_device as send
 from vitrail.tasks.classify import Classify
 from vitrail.train.images import Images
-from vitrail.train.recorded import stream
+from vitrail.train.streams import stream
 
 Steps = Generator[tuple[Tensor, Tensor], None, None]
 Numbers = tuple[list[np.ndarray], list[np.ndarray]]  # for each step those of its images, and how often they came before

@@ -268,7 +268,7 @@ class Job(Work):
     def augmenter(self) -> Augmenter:
         policy, pre = policy_of(self.recipe, self.pre.size), self.pre
         kernel = pre.interpolation if policy.scale is None and pre.interpolation == "bicubic" else "bilinear"
-        calm_from = self.epochs - self.recipe.calm
+        calm_from = self.settings().calm_from
         return Augmenter(policy, pre.size, pre.mean, pre.std, self.recipe.seed, kernel, pre.crop, calm_from)
 
     def about(self) -> dict[str, Any]:

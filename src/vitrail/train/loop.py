@@ -49,7 +49,7 @@ class Settings:
     warmup: float = 0.0  # epochs
     mixup: float = 0.0
     cutmix: float = 0.0
-    calm: int = 0  # epochs at the end without either
+    calm: int = 0  # epochs at the end without either, and with crops and mirror images alone
     ema: float = 0.0
     clip: float = 0.0
     optimizer: str = "adamw"
@@ -59,6 +59,10 @@ class Settings:
     compile: bool = False
     varied: bool = False  # do steps differ, as a detector's: in size, and in which weights get a gradient?
     dtype: torch.dtype = torch.float32
+
+    @property
+    def calm_from(self) -> int:
+        return self.epochs - self.calm
 
 
 @dataclass
@@ -202,7 +206,7 @@ class Trainer:
         """One update; gives the sum of the losses of all images, and the norm of the gradient."""
         settings = self.settings
         seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        if (settings.mixup or settings.cutmix) and self.epoch < settings.epochs - settings.calm:
+        if (settings.mixup or settings.cutmix) and self.epoch < settings.calm_from:
             drawn = draw(settings.seed, self.epoch, self.step)
             pixels, targets = mix(pixels, targets, settings.mixup, settings.cutmix, drawn)
         done = self.epoch * self.steps + self.step

@@ -46,7 +46,12 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
     usual = chosen["batch_size"][0]
     if chosen["lr"][0] is not None:
         chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
-    return settled(recipe, chosen)
+    full, why = settled(recipe, chosen)
+    if full.calm > full.epochs:
+        raise VitrailError(f"--calm {full.calm} is more than the {full.epochs} epochs of the run.")
+    if TINY < facts.side <= MOVED and full.task != "spoof" and full.augment != "none":
+        why["augment"] += f"; at {facts.side} pixels images are moved, not cropped"
+    return full, why
 
 
 def settled(recipe: Any, chosen: dict[str, tuple[Any, str]]) -> tuple[Any, dict[str, str]]:
@@ -177,6 +182,9 @@ def _refit(n: int, size: str) -> tuple[str, str]:
     return ("on", f"{size}: in the end it learns from those held out too") if n < 20_000 else ("off", size)
 
 
+TINY, MOVED = 16, 32  # pixels a side, at most
+
+
 def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
     """The augmentation by its name. Where an image has few pixels a crop moves it and takes little away, and where it
     has very few none are erased."""
@@ -187,10 +195,10 @@ def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:
         policy = replace(policy, flip=recipe.flip)
     if recipe.task == "spoof" and recipe.augment == "light":
         policy = replace(policy, scale=(0.6, 1.0), ratio=(0.9, 1 / 0.9))
-    if max(size) <= 16:
+    if max(size) <= TINY:
         return replace(policy, scale=(0.85, 1.0), ratio=(0.85, 1 / 0.85), erasing=0.0)
-    if max(size) <= 32 and recipe.task != "spoof":
-        return replace(policy, scale=(1.0, 1.0), ratio=(1.0, 1.0), border=1 / 8)
+    if max(size) <= MOVED and recipe.task != "spoof":
+        return replace(policy, scale=(1.0, 1.0), ratio=(size[1] / size[0],) * 2, border=1 / 8)
     return policy
 
 

@@ -5,10 +5,11 @@ them, unless model and pictures are large. A graph starts them all at once; they
 """
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
+
+from vitrail.train.streams import stream
 
 WARM_UP = 3  # steps before the recording: what is compiled, measured or allocated on first use must be there
 
@@ -68,13 +69,6 @@ class Recorded:
         self.graph, self.memory = None, ()
         self.forget()
         torch.cuda.empty_cache()
-
-
-@cache
-def stream(device: int, use: str) -> torch.cuda.Stream:
-    """One for each use, for all that this process trains, one after the other: the libraries of matrix products keep up
-    to 100 MB for every stream that they have met."""
-    return torch.cuda.Stream(device)
 
 
 def _renew_generator(state: Tensor) -> None:

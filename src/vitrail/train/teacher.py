@@ -23,7 +23,8 @@ from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import Checkpoint
 
 MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
-DEALS = 40
+DEALS = 20
+FEWEST = 10  # images: of fewer, chance may get all right
 
 
 @dataclass
@@ -152,9 +153,12 @@ def how_good(teacher: Teacher, task: Classify, images: Images, group: Processes,
     logits = forward.run(teacher.net, lambda x: [teacher(x)], [len(task.classes)])[0]
     if not len(logits):
         return []
-    score, chance, clearly = against_chance(logits, task.targets(part.labels()), task.multi_label)
+    targets = task.targets(part.labels())
+    score, chance, clearly = against_chance(logits, targets, task.multi_label)
+    if np.isnan(score):  # none of the images has a label
+        return []
     lines = [f"Teacher: {SHORT[task.figure]} {score:.1%} on {plural(len(logits), 'validation image')}."]
-    if not clearly:
+    if len(logits) >= FEWEST and len(targets.unique(dim=0)) > 1 and not clearly:
         lines.append(
             f"  Warning: that is not clearly better than chance ({chance:.1%}), so there is little to learn from it: "
             "was it trained on these classes, in this order?"
