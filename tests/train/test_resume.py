@@ -115,8 +115,8 @@ def test_states_saved_in_the_middle_of_an_epoch_change_nothing(data, never_stopp
 
 def resume_options() -> dict:
     return small_options(
-        epochs=3, batch_size=6, drop_path=0.3, augment="strong", mixup=0.4, cutmix=1.0, ema=0.9, seed=3,
-        label_smoothing=0.1,
+        epochs=3, batch_size=6, drop_path=0.3, augment="strong", mixup=0.4, cutmix=1.0, calm=1, ema=0.9,
+        seed=3, label_smoothing=0.1,
     )  # fmt: skip
 
 
