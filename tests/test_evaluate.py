@@ -124,6 +124,22 @@ def test_images_that_trained_the_model_do_not_count(tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_images_that_taught_it_in_the_end_are_not_called_held_out(bundle, tmp_path, capsys):
+    write(tmp_path / "plain", dict.fromkeys(CLASSES, 10))
+    options = {"weights": bundle, "epochs": 1, "val": 0.2, "device": "cpu", "out": tmp_path / "run"}
+    run = vitrail.train(tmp_path / "plain", **options, refit="on")
+    said = capsys.readouterr().out
+    assert "(They are few. On the 24 training images, cross-validated, the linear classifier" in said
+    figures = vitrail.evaluate(run, tmp_path / "plain")
+    assert (figures["split"], figures["n"]) == ("all", 30)
+    assert "30 images of these trained this model" in figures["notes"][0]
+    assert "6 images of them had been held out, and taught it once they had chosen" in figures["notes"][1]
+    for name in CLASSES:
+        picture(name, 500).save(tmp_path / "plain" / name / "new.png")
+    figures = vitrail.evaluate(run, tmp_path / "plain")
+    assert (figures["split"], figures["n"]) == ("new since training", 3)
+
+
 def test_the_command_prints_writes_and_says_what_it_skipped(bundle, data, tmp_path):
     (tmp_path / "test").symlink_to(data / "test")
     broken = tmp_path / "other" / "dark"

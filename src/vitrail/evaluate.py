@@ -1,6 +1,7 @@
 """`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
 
 import csv
+import json
 import os
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
@@ -28,6 +29,10 @@ from vitrail.train.record import command_line, versions
 from vitrail.train.spoof import scored_faces, spoof_notes
 
 Progress = Callable[[str, int, int], None]
+AGAIN = (
+    "{} of them had been held out, and taught it once they had chosen (--refit): the figures from before that are in "
+    "the report of the run; for others, evaluate on images that it has never seen."
+)
 
 
 def evaluate(
@@ -190,23 +195,27 @@ def scored_samples(source: Source, run: Any, split: str | None) -> tuple[list[Sa
     name = split or next(name for name in ("test", "val", "all", "train") if name in source.splits)
     samples, places = source.splits[name], _places_in_training(run)
     part = [places.get(_place(sample)) for sample in samples]
+    again = [AGAIN.format(plural(part.count("again"), "image"))] if "again" in part else []
+    part = ["train" if where == "again" else where for where in part]
     trained, chose = part.count("train"), part.count("val")
     if trained and name == "all" and trained < len(samples):
         samples = [sample for sample, where in zip(samples, part, strict=True) if where != "train"]
-        note = f"{plural(trained, 'image')} of {source.name} trained this model: only what was held out then counts."
-        return samples, "held out in training", [note, *_chose(chose)]
+        note = f"{plural(trained, 'image')} of {source.name} trained this model: only the others count."
+        return samples, "held out in training" if chose else "new since training", [note, *_chose(chose)]
     if trained:
-        return samples, name, [f"{plural(trained, 'image')} of these trained this model: the figures flatter it."]
+        note = f"{plural(trained, 'image')} of these trained this model: the figures flatter it."
+        return samples, name, [note, *again]
     return samples, name, _chose(chose)
 
 
 def _chose(count: int) -> list[str]:
-    note = f"{plural(count, 'image')} of these chose the epoch of this model: expect slightly less on new ones."
+    note = f"{plural(count, 'image')} of these chose what was kept of this model: expect less on new ones."
     return [note] if count else []
 
 
 def _places_in_training(run: Any) -> dict[str, str]:
-    """For each image that a run used, by its place: "train", or "val" if it was chosen by."""
+    """For each image that a run used, by its place: "train"; "val" if it was chosen by, or "again" if it taught the
+    model after that (--refit)."""
     if isinstance(run, Predictor) or not Path(fspath(run)).expanduser().exists():
         return {}
     folder = Path(fspath(run)).expanduser()
@@ -214,8 +223,18 @@ def _places_in_training(run: Any) -> dict[str, str]:
     if not table.is_file():
         return {}
     with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = csv.DictReader(file)
-        return {_resolved(table.parent, row["path"]): row["split"] for row in rows}
+        rows = [*csv.DictReader(file)]
+    learned = "again" if _refitted(table.parent) else "val"
+    return {_resolved(table.parent, row["path"]): learned if row["split"] == "val" else row["split"] for row in rows}
+
+
+def _refitted(folder: Path) -> bool:
+    """Has the run learned, in the end, from what it had validated on?"""
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return record.get("recipe", {}).get("refit") == "on"
 
 
 def _resolved(folder: Path, path: str) -> str:

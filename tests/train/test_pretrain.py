@@ -185,6 +185,13 @@ def test_small_pictures_get_small_patches(side, gpu, name, patch):
     assert start.preprocessing.size == settings.image_size
 
 
+def test_photographs_that_are_to_be_small_get_small_patches_too():
+    start = start_autoencoder(PretrainRecipe(image_size=64), 500, False)
+    assert start.name == "mae_vit_mini8" and start.preprocessing.size == (64, 64)
+    start = start_model(None, "none", ["a", "b"], 32, None, 500, False)
+    assert start.name == "vit_mini4" and start.preprocessing.size == (32, 32)
+
+
 def test_the_schedule_is_the_papers_scaled_to_the_data():
     full, why = fill_pretraining(PretrainRecipe(batch_size=4096), 1_280_000, 224, True)
     assert (full.lr, full.weight_decay, full.crop, full.flip) == (2.4e-3, 0.05, 0.2, 0.5)

@@ -90,6 +90,7 @@ def test_a_run_that_is_asked_to_leave_saves_and_goes_on_in_the_middle_of_an_epoc
     assert state["average"]["updates"] == position[0] * 10 + position[1]
     again = Command("train", "--out", folder, "--resume", log=log)  # the data and all options are the run's own
     assert again.wait() == 0, again.said
+    assert " since it was resumed." in again.said
     assert differences(never_stopped, folder) == []
 
 

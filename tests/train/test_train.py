@@ -17,13 +17,13 @@ from tests.odd_files import photograph, write_hard_folder
 from tests.train.support import make_folder, rows, small_options
 from vitrail.data.pictures import shrunk
 from vitrail.data.sources import open_source
-from vitrail.models import Preprocessing
+from vitrail.models import Preprocessing, create_model
 from vitrail.train.distributed import Processes
 from vitrail.train.images import read
 from vitrail.train.plan import Facts, fill, policy_of
 from vitrail.train.recipe import make_recipe
 from vitrail.train.start import suited
-from vitrail.weights import read_checkpoint
+from vitrail.weights import read_checkpoint, save_weights
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +261,17 @@ def test_small_images_are_moved_and_the_plan_says_so():
         assert policy.scale == (1.0, 1.0) or not moved
     assert policy_of(recipe, (24, 32)).ratio == (4 / 3, 4 / 3)  # of the images that the model sees
     assert policy_of(replace(recipe, augment="none"), (32, 32)).scale is None
+
+
+@pytest.mark.parametrize("tune", ["probe", "head"])
+def test_unreadable_files_are_said_and_not_counted_whenever_they_are_found(tmp_path, capsys, tune):
+    """A probe looks at each picture once, so that it finds them late."""
+    data = make_folder(tmp_path / "data", count=24)
+    (data / "class 1" / "broken.png").write_bytes(b"no picture")
+    model = save_weights(create_model("vit_nano2", num_classes=3), tmp_path / "model.safetensors")
+    options = small_options(weights=model, tune=tune, epochs=1, refit="on", out=tmp_path / "run")
+    del options["model"]
+    vitrail.train(data, **options)
+    said = capsys.readouterr().out
+    assert said.count("picture can't be read and is left out") == 1
+    assert "Once more, on all 24 images:" in said

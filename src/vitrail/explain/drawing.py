@@ -131,6 +131,6 @@ def filter_mosaic(
 def encoded(picture: Array, kind: str = "PNG") -> bytes:
     """As a file: PNG for graphics, JPEG for what is mostly a photograph."""
     file = io.BytesIO()
-    options = {"quality": 88, "subsampling": 0} if kind == "JPEG" else {"optimize": True}
+    options = {"quality": 88, "subsampling": 0} if kind == "JPEG" else {}
     Image.fromarray(picture).save(file, kind, **options)
     return file.getvalue()

@@ -37,12 +37,13 @@ from vitrail.train.start import set_drop_path
 from vitrail.train.state import load_state
 from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan
+from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan, show_unreadable
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
 
 START, AGAIN = "start.safetensors", "again"  # in the run folder, until the run is finished
+FEW = 100  # images to validate on: figures of fewer say little
 PROBE_LIMIT = 20_000_000  # images × classes; beyond, a head is learned as quickly as it is solved for
 
 
@@ -73,6 +74,7 @@ class Job(Work):
             raise VitrailError(
                 "--optimizer muon is for matrices inside of a transformer, and none of them learns here: leave it out."
             )
+        self.cross_validated: tuple[float, int] | None = None  # the linear classifier's figure, and of how many images
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
         if recipe.teacher is not None:
@@ -212,6 +214,7 @@ class Job(Work):
             f"A linear classifier on the frozen features: {SHORT[self.task.figure]} {score[self.task.figure]:.1%}, "
             f"cross-validated on the training images ({clock(time.monotonic() - began)})."
         )
+        self.cross_validated = score[self.task.figure], len(targets)
         if recipe.lr is None:
             lr, self.why["lr"] = fine_tuning_rate(score[self.task.figure], recipe.batch_size or 64, recipe.tune)
             self.recipe = replace(recipe, lr=lr)
@@ -307,19 +310,31 @@ class Job(Work):
         if "val" in self.views:
             figures, more, parts = self.measured()
         unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
+        show_unreadable(self.view, {name: why for name, why in unreadable.items() if name not in self.left_out})
         if self.recipe.refit == "on" and "val" in self.views:
             trained += f", then on all {self.refit(share):,} with what validation had chosen"
         if self.group.first:
             seconds = time.monotonic() - began
-            summary = f"{self.start.why} Trained on {trained}, in {clock(seconds)}."
+            summary = f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}."
             self.report(history, best, figures, parts, unreadable, summary)
         self.keep({**best, **figures}, finished=True, **more)
         if self.group.first:
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
-            show_outcome(self.view, named, figures, kept(best, solved), seconds, self.folder)
+            chosen, spent, remark = kept(best, solved), self.spent(seconds), self.surer(figures.get("n", 0))
+            show_outcome(self.view, named, figures, chosen, spent, self.folder, remark)
         return figures
+
+    def surer(self, validated: int) -> str:
+        """Where few images were validated on, and chose: a figure of more of them, which chose nothing."""
+        if self.cross_validated is None or not 0 < validated < FEW:
+            return ""
+        score, count = self.cross_validated
+        return (
+            f"(They are few. On the {count:,} training images, cross-validated, the linear classifier that it began "
+            f"with has {SHORT[self.task.figure]} {score:.1%}.)"
+        )
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """On the validation images: the figures, what the file to ship has to know, and parts of the report."""
@@ -338,6 +353,7 @@ class Job(Work):
         """The same once more on all images, with the choices made: the figures are of the first time, the weights of
         the second. Gives the number of images."""
         samples = {"train": [*self.samples["train"], *self.samples["val"]], "val": []}
+        readable = len(samples["train"]) - len(self.unreadable())
         self.views.clear()  # the pictures, before they are read again
         folder = self.folder / AGAIN
         state = load_state(folder / "last.pt")
@@ -350,7 +366,7 @@ class Job(Work):
             self.view, (read_record(folder), state) if state else None, again=True,
             teacher=self.teacher,
         )  # fmt: skip
-        self.view.line(f"Once more, on all {len(samples['train']):,} images:")
+        self.view.line(f"Once more, on all {readable:,} images:")
         twin.fit()
         tuned = copies(twin.model)
         self.model.load_state_dict(between(twin.first, tuned, share) if twin.epochs else tuned)

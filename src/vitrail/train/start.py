@@ -41,8 +41,11 @@ def start_model(
     tune: str = "full",
     found: tuple[Checkpoint | None, str] | None = None,
 ) -> Start:
-    """`largest` is the larger side of a typical picture: small pictures get a model with small patches. With a teacher,
-    `taught`, a model that has a place for a distillation token gets one. `found` is what `find_weights` gave."""
+    """`largest` is the larger side of a typical picture: small pictures get a model with small patches, as does a small
+    size that is asked for from scratch. With a teacher, `taught`, a model that has a place for a distillation token
+    gets one. `found` is what `find_weights` gave."""
+    if weights == "none":
+        largest = image_size or largest
     checkpoint, why = found or find_weights(model, weights, largest, gpu)
     if checkpoint is not None and isinstance(checkpoint.settings, DENSE):
         checkpoint, why = backbone_of(checkpoint), f"Starts from the backbone of the model in {weights}."

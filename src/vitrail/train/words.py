@@ -12,9 +12,9 @@ from vitrail.data.store import DiskStore
 from vitrail.train.images import Images
 from vitrail.train.recipe import Recipe
 from vitrail.train.start import Start
-from vitrail.train.view import View, clock
+from vitrail.train.view import View
 
-CHOSE = "which also chose the epoch: expect slightly less on new images"
+CHOSE = "which also chose what was kept: expect less on new images"
 NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1", "auc": "AUC", "eer": "EER"}
 SHORT = {"top1": "accuracy", "map": "mAP", "auc": "AUC"}
 
@@ -112,7 +112,7 @@ def show_nameless(view: View, classes: Sequence[str]) -> None:
 
 
 def show_outcome(
-    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, seconds: float, folder: Path
+    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, spent: str, folder: Path, remark: str = ""
 ) -> None:
     """The figures that `named` gives a name to, which weights were kept, and where all is."""
     view.line()
@@ -122,8 +122,10 @@ def show_outcome(
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
             view.line(f"{words}: {figures[name]:.1%}{interval}, on {int(figures['n']):,} validation images")
     if figures:
-        view.line(f"(Those images {CHOSE.removeprefix('which ')}; `vitrail evaluate` measures on others.)")
-    view.line(f"Kept: {chosen}, after {clock(seconds)} in all.")
+        view.line(f"(Those images {CHOSE.removeprefix('which ')}, and measure on some with `vitrail evaluate`.)")
+    if remark:
+        view.line(remark)
+    view.line(f"Kept: {chosen}, after {spent}.")
     view.line(f"Model:  {folder / 'model.safetensors'}")
     if (small := folder / "adapter.safetensors").exists():
         alone = "; its head alone has learned" if chosen.startswith("the linear classifier") else ""

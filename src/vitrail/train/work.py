@@ -24,7 +24,7 @@ from vitrail.train.loop import Settings, Trainer
 from vitrail.train.recipe import shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start
-from vitrail.train.view import View
+from vitrail.train.view import View, clock
 from vitrail.train.words import advise, show_uncompiled, show_unreadable
 from vitrail.weights import read_checkpoint, save_weights
 
@@ -211,6 +211,9 @@ class Work(ABC):
         """All that is known by now to all processes together, name → reason."""
         before = self.resumed[0].unreadable if self.resumed else {}
         return before | all_bad(self.group, [*self.views.values()])
+
+    def spent(self, seconds: float) -> str:
+        return clock(seconds) + (" since it was resumed" if self.resumed else " in all")
 
     # -- the folder --------------------------------------------------------------------------------------------------
 

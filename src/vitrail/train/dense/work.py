@@ -88,7 +88,7 @@ class DenseWork(Work):
         self.keep({**best, **found.figures}, finished=True, **more)
         if self.group.first:
             named = {name: words for name, (words, _) in found.meanings.items()}
-            show_outcome(self.view, named, found.figures, f"epoch {best['epoch']}", seconds, self.folder)
+            show_outcome(self.view, named, found.figures, f"epoch {best['epoch']}", self.spent(seconds), self.folder)
             show_nameless(self.view, self.source.classes)
         return found.figures
 

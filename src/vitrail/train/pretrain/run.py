@@ -280,7 +280,7 @@ class Pretraining(Work):
         for key, name in NAMES.items():
             if key in figures:
                 view.line(f"{name}: {figures[key]:.1%}, of frozen features on {figures['n']:,} held-out pictures")
-        view.line(f"Kept: epoch {self.epochs}, after {clock(seconds)} in all.")
+        view.line(f"Kept: epoch {self.epochs}, after {self.spent(seconds)}.")
         for name, file in (("Model: ", "model.safetensors"), ("Report:", "report.html"), ("Picture:", PICTURE)):
             if (self.folder / file).exists():
                 view.line(f"{name} {self.folder / file}")

@@ -14,12 +14,12 @@ from vitrail.weights import model_from, read_checkpoint
 
 
 def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
-    """`largest` is the larger side of a typical picture: small pictures get small patches."""
+    """`largest` is the larger side of a typical picture: small pictures get small patches, and so do small sizes."""
     changes: dict[str, Any] = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
     if recipe.image_size is not None:
         changes["image_size"] = (recipe.image_size, recipe.image_size)
     if recipe.weights == "none":
-        name = recipe.model or suited(largest, gpu, plain=True)
+        name = recipe.model or suited(recipe.image_size or largest, gpu, plain=True)
         if name.startswith("tv:"):
             raise VitrailError(f"{name} is a convolutional network, which has no patches to leave out: use a ViT.")
         entry = resolve(name)[0]
