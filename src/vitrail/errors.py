@@ -14,10 +14,16 @@ def extra(name: str) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """' Did you mean "x"?' to end an error about an unknown word, or '' when no choice is close enough to help.
+    """' Did you mean "x"?' to end an error about an unknown word, or '' when no choice is close enough to help."""
+    found = closest(word, choices)
+    return f' Did you mean "{found}"?' if found else ""
+
+
+def closest(word: str, choices: Iterable[str]) -> str:
+    """The choice that is most like the word, or '' when none is close enough.
 
     Case is ignored, because "ViT_B16" for "vit_b16" is the commonest slip and counts for much in the likeness.
     """
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
-    return f' Did you mean "{by_lower_case[matches[0]]}"?' if matches else ""
+    return by_lower_case[matches[0]] if matches else ""

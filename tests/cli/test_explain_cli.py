@@ -97,6 +97,25 @@ def test_the_table_of_methods_is_printed_and_written(folder, capsys):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("before", "said"), [
+    (0, "Stopped; nothing was saved yet."), (1, "Stopped; 1 picture drawn in out, but no page."),
+])  # fmt: skip
+def test_who_interrupts_is_told_what_is_there(folder, capsys, monkeypatch, before, said):
+    explained = vitrail.Predictor.explain
+
+    def interrupted(predictor, *arguments):
+        if (folder / "out").exists() or not before:
+            raise KeyboardInterrupt
+        return explained(predictor, *arguments)
+
+    monkeypatch.setattr(vitrail.Predictor, "explain", interrupted)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit) as left:
+        main(["explain", "pictures", "--model", "run", "--out", "out"])
+    assert left.value.code == 130 and capsys.readouterr().err == f"vitrail: {said}\n"
+    assert (folder / "out").exists() == bool(before)
+
+
 def test_folders_of_pictures_with_one_name_do_not_meet():
     taken: set[str] = set()
     names = [folder_name(Path(p), taken) for p in ("x/a.png", "y/A.jpg", "a?b.png", "model.png", "....png", "猫.jpg")]

@@ -36,7 +36,10 @@ def test_onnx_is_written_checked_and_serves_where_a_run_does(folder, capsys):
     printed = capsys.readouterr().out
     megabytes = float(re.search(r"^shipped/small\.onnx: ([\d.]+) MB, in [\d.]+ s$", printed, re.M)[1])
     assert megabytes == pytest.approx(Path("shipped/small.onnx").stat().st_size / 1e6, abs=0.05)
-    assert float(re.search(r"Largest difference of the logits from the model's: (\S+)", printed)[1]) < 1e-5
+    said = (
+        r"The written file, read back and run by onnxruntime: largest difference of the logits from the model's (\S+)"
+    )
+    assert float(re.search(said, printed)[1]) < 1e-5
     for verb, out in ((predict, "--csv"), (embed, "--out")):
         for model, name in (("run", "of_run"), ("shipped/small.onnx", "of_onnx")):
             suffix = ".csv" if verb is predict else ".npz"
@@ -54,7 +57,7 @@ def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, c
     assert not run(export, "run", "--to", to)
     printed = capsys.readouterr().out
     assert f"run/{name}: 2.4 MB, in " in printed
-    assert "Largest difference of the logits from the model's: 0.0e+00" in printed
+    assert "read back and run by Vitrail: largest difference of the logits from the model's 0.0e+00" in printed
     assert ("the labels and the preprocessing stay in the run" in printed) == (to != "hf")
     assert sorted(p.name for p in Path("run").iterdir()) == sorted(["model.safetensors", name])
     assert vitrail.load("run", device="cpu").labels == ["ant", "bee", "cat"]  # still its own bundle
@@ -66,7 +69,7 @@ def test_what_a_masked_autoencoder_has_not_is_not_spoken_of(folder, capsys, to, 
     vitrail.Predictor(model, Preprocessing(size=(32, 32)), device="cpu").save("mae/model.safetensors")
     assert not run(export, "mae", "--to", to)
     printed = capsys.readouterr().out
-    assert Path("mae", name).exists() and "Largest difference of the features from the model's: " in printed
+    assert Path("mae", name).exists() and "largest difference of the features from the model's " in printed
     assert "logits" not in printed and "labels" not in printed
     encoder = "Of the masked autoencoder its encoder, which turns pictures into features; it has no classes."
     assert (encoder if to == "onnx" else "Weights alone: the preprocessing stays in the run.") in printed
@@ -82,9 +85,10 @@ def test_what_a_masked_autoencoder_has_not_is_not_spoken_of(folder, capsys, to, 
         (["run", "--to", "timm", "--out", "photo.png/m.pth"], "can't be written"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_no_file(folder, arguments, sentence):
+def test_a_mistake_is_one_sentence_and_leaves_no_file(folder, arguments, sentence, capsys):
     with pytest.raises(vitrail.VitrailError) as error:
         run(export, *arguments)
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
+    assert "writing" not in capsys.readouterr().err
     assert sorted(p.name for p in folder.rglob("*")) == ["model.safetensors", "photo.png", "run"]

@@ -8,7 +8,7 @@ import pytest
 import vitrail
 from vitrail import create_model, load, save_weights
 from vitrail.cli import VERBS, main
-from vitrail.cli.pictures import progress
+from vitrail.cli.pictures import progress, report_skipped
 
 
 def answer(capsys, *arguments):
@@ -50,6 +50,17 @@ def test_a_misspelt_option_is_about_its_own_verb(capsys):
 def test_none_is_no_choice(verb, option, capsys):
     told = answer(capsys, verb, "cat.jpg", option, "relevanse")
     assert "invalid choice 'relevanse'" in told and "None" not in told
+
+
+def test_what_is_no_number_is_told_in_words(capsys):
+    assert "--epochs: must be a whole number, got 'abc'" in answer(capsys, "train", "pets", "--epochs", "abc")
+    assert "--top: must be a whole number, got '3.5'" in answer(capsys, "predict", "cat.jpg", "--top", "3.5")
+    assert "--lr: must be a number, got 'high'" in answer(capsys, "train", "pets", "--lr", "high")
+
+
+def test_one_picture_that_can_not_be_read_is_one(capsys):
+    assert report_skipped(["a.jpg is empty."], 1) == 1
+    assert capsys.readouterr().err.endswith("vitrail: 1 of 1 picture could not be read.\n")
 
 
 def test_an_option_without_a_value_of_its_own_is_left_out(capsys):

@@ -179,6 +179,16 @@ def test_the_verb_prints_what_is_there_and_what_is_wrong(tmp_path, capsys):
     assert "train/cat/empty.jpg is empty (0 bytes): replace or remove it." in capsys.readouterr().out
 
 
+def test_the_sheet_lies_among_the_runs_and_a_picture_under_two_labels_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "data", "cat/0.png", "dog/1.png")
+    (tmp_path / "data/dog/0.png").write_bytes((tmp_path / "data/cat/0.png").read_bytes())
+    assert data_inspect("data") == 0
+    text = capsys.readouterr().out
+    assert "\npictures with more than one label: 1\n  cat/0.png (cat) = dog/0.png (dog)\n" in text
+    assert "What the model will see: runs/inspection.png" in text and (tmp_path / "runs/inspection.png").is_file()
+
+
 @pytest.mark.parametrize(("side", "chosen"), [(8, 16), (28, 32), (60, 64), (100, 224)])
 def test_the_size_is_the_one_that_training_would_choose(side, chosen, tmp_path, capsys):
     for name in ("a/0.png", "a/1.png", "b/2.png"):

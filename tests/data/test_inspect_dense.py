@@ -55,7 +55,7 @@ def test_the_pixels_of_each_class_are_counted_and_lost_pairs_listed(
     assert data_inspect("pairs", task="segment", out=Path("seen.png"), json=Path("seen.json")) == 1
     text = capsys.readouterr().out
     assert "3 pictures, 2 classes" in text and "thing" in text and "8.3%" in text  # a quarter of one of three
-    assert "1 pairs left out" in text and "The mask of images/3.png is 9×9" in text
+    assert "pairs left out: 1" in text and "The mask of images/3.png is 9×9" in text
     found = json.loads(Path("seen.json").read_text())["labels"]
     assert found["unit"] == "pixels" and found["amounts"] == {"all": [3 * 600 - 150, 150]}
     assert Image.open("seen.png").width > 800
@@ -70,8 +70,8 @@ def test_boxes_are_counted_with_their_sides_and_lost_ones_listed(
     assert data_inspect("boxes.json", task="detect", out=Path("seen.png"), json=Path("seen.json")) == 1
     text = capsys.readouterr().out
     assert "0 to 2 on a picture, median 1" in text
-    assert "1 boxes that are empty or outside of their picture" in text
-    assert "1 pictures without a box, kept as negative examples" in text and "b.png" in text
+    assert "boxes that are empty or outside of their picture, and left out: 1\n" in text
+    assert "pictures without a box, kept as negative examples: 1\n" in text and "b.png" in text
     found = json.loads(Path("seen.json").read_text())["labels"]
     assert found["amounts"] == {"all": [1, 1]}
     assert found["facts"]["box sides"].startswith(f"{20 / (80 * 60) ** 0.5:.1%} to")

@@ -17,7 +17,7 @@ def test_people_are_counted_and_those_in_two_splits_named(tmp_path, monkeypatch,
     text = capsys.readouterr().out
     assert "4 in train, 3 in test; 4 to 6 pictures of each, median 4" in text
     assert "test has 1 attack type that train does not (replay)" in text
-    assert "1 subjects in more than one split, so that a score would flatter\n  0003 (train and test)" in text
+    assert "subjects in more than one split, so that a score would flatter: 1\n  0003 (train and test)" in text
     assert "without a picture that can be read" not in text and Path("seen.png").stat().st_size > 1000
     found = json.loads(Path("seen.json").read_text())
     assert found["counts"]["test"] == {"live": 9, "print": 0, "replay": 9}
@@ -45,6 +45,6 @@ def test_of_many_pictures_of_nobody_a_few_are_named(tmp_path, monkeypatch, capsy
     for number, path in enumerate(sorted(Path("faces").rglob("*.png"))):
         path.rename(path.parents[1] / f"{number:02d}.png")
     assert data_inspect("faces", task="spoof", out=Path("seen.png"), json=Path("seen.json")) == 0
-    told = capsys.readouterr().out.partition(f"24 {NAMELESS}\n")[2].splitlines()
+    told = capsys.readouterr().out.partition(f"{NAMELESS}: 24\n")[2].splitlines()
     assert told[:6] == [*(f"  train/live/{n:02d}.png" for n in range(5)), "  … and 19 more; --json FILE lists them all"]
     assert len(json.loads(Path("seen.json").read_text())["labels"]["problems"][NAMELESS]) == 24

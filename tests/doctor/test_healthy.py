@@ -118,6 +118,21 @@ def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_
     assert "block 2 of" in found.faults[0].seen
 
 
+@pytest.mark.parametrize(("options", "why"), [
+    ({"tune": "head", "epochs": 1}, "the run tuned the head alone (--tune head)"),
+    ({"epochs": 0}, "the run kept the linear classifier on frozen features"),
+])  # fmt: skip
+def test_why_no_block_moved_is_told_and_one_epoch_has_no_history(tmp_path, options, why):
+    data = make_folder(tmp_path / "data", 48, 3, 12)
+    small = small_options()
+    start = vitrail.train(data, out=tmp_path / "start", epochs=1, **small)
+    options = {**{name: value for name, value in small.items() if name != "model"}, **options}
+    run = vitrail.train(data, out=tmp_path / "run", **(options | {"weights": start}))
+    said = {finding.check: finding.seen for finding in diagnose(run, device="cpu").findings}
+    assert said["frozen"] == f"no block moved in training: {why}"
+    assert said.get("history", "").startswith("no epochs") == (options["epochs"] == 0)
+
+
 def test_models_with_deliberately_frozen_parts_are_told_from_faulty_ones():
     model = trained()
     model.patch.requires_grad_(False)

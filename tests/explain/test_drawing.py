@@ -99,6 +99,23 @@ def test_curves_in_a_figure_are_the_curves():
     assert right.lines[0].get_label() == "Relevance  0.25"
 
 
+def test_the_legend_of_curves_lies_outside_of_them():
+    line = torch.linspace(1, 0, 5)
+    for count in (1, 5):
+        figure = figures.mean_curves_figure(*[dict.fromkeys([*figures.COLOURS][:count], line)] * 2)
+        figure.draw_without_rendering()
+        for ax in figure.axes:
+            legend, label = ax.get_legend().get_window_extent(), ax.xaxis.label.get_window_extent()
+            assert legend.y0 >= 0 and legend.y1 <= label.y0 < ax.get_window_extent().y0
+
+
+def test_a_map_that_is_bright_all_over_is_told_from_one_that_says_something():
+    picture, even = np.full((32, 32, 3), 128, np.uint8), torch.tensor([[0.25, 0.24], [0.25, 0.26]])
+    maps = {"attention": even, "rollout": torch.tensor([[0.1, 0.2], [0.3, 0.4]])}
+    axes = figures.saliency_figure(picture, maps, dict.fromkeys(maps, (16, 16))).axes
+    assert [ax.get_title() for ax in axes] == ["Picture", "Attention, nearly even", "Rollout"]
+
+
 def test_svg_for_a_page_takes_the_page_s_colours_and_names_no_address():
     svg = figures.inline_svg(figures.distance_figure(torch.rand(3, 2), 1.0), "reach")
     assert svg.startswith('<svg role="img" aria-label="reach"')

@@ -222,6 +222,13 @@ def test_the_table_of_classes_begins_with_the_weakest_and_ends_with_those_withou
     assert places == sorted(places)
 
 
+def test_long_names_are_broken_where_they_are_joined_whatever_was_said():
+    picture = Picture("pit_bull</terrier", "pit_bull_terrier", 0.9, 0.1, name="a_b/1.jpg")
+    text = report_page.page(report(["a", "b"], mistakes=[picture]))
+    assert "<bdi>pit_<wbr>bull_<wbr>terrier</bdi>" in text and "<bdi>pit_<wbr>bull&lt;/<wbr>terrier</bdi>" in text
+    assert '<p class="file">a_<wbr>b/<wbr>1.jpg</p>' in text
+
+
 def test_findings_say_what_matters():
     matrix = np.array([[8, 2, 0], [1, 4, 5], [0, 0, 10]])
     predicted = np.concatenate([np.repeat(np.arange(3), row) for row in matrix])
@@ -231,10 +238,12 @@ def test_findings_say_what_matters():
         ["cat", "dog", "fox"], per_class=metrics.per_class(predicted, labels, 3), confusion=matrix,
         reliability=metrics.reliability(chances, labels),
     )  # fmt: skip
+    content.problems.conflicting = [["b.jpg (cat)", "c.jpg (dog)"]]
     assert list(findings(content)) == [
         "The weakest class is dog: 4 of 10 found, most often taken for fox.",
         "It is over-confident: on average it claims 98.0\u202f% and is right in 73.3\u202f%.",
         "One image is in more than one split, so these figures flatter; the files are listed under the data.",
+        "One image has more than one label, in copies that contradict each other; they are listed under the data.",
         "One file was left out because unreadable, listed under the data.",
     ]
 

@@ -17,6 +17,7 @@ from vitrail.tasks.segment_pictures import (
     coloured,
     legend,
     mask_image,
+    named,
     overlay,
     palette,
     save_segmentation,
@@ -245,6 +246,14 @@ def test_a_case_stands_beside_its_truth():
     image, labels = scene()
     drawn = case(image, labels, np.roll(labels, 4, 1), NAMES, palette(3), "a picture with a name far too long for it")
     assert drawn.width == 3 * 240 + 12
+
+
+def test_the_legends_of_a_report_keep_the_order_of_the_classes():
+    few = np.array([[2, 2, 2, 0, 1, 1]], np.uint8)
+    assert [(one["label"], one["share"]) for one in named(few, NAMES)] == [(name, None) for name in NAMES]
+    many = np.repeat(np.arange(30), np.arange(1, 31)).astype(np.uint8)[None]
+    told = [one["index"] for one in named(many, [f"class {i}" for i in range(30)])]
+    assert told[:24] == [*range(6, 30)] and len(told) == 30  # the largest are named
 
 
 def test_what_does_not_fit_is_refused():

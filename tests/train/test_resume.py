@@ -99,8 +99,17 @@ def test_ctrl_c_before_the_first_step_leaves_nothing_behind(data, tmp_path):
     reading = ("vitrail.data.pictures.Pictures._try", 20, signal.SIGINT)
     command = Command("train", data, *OPTIONS, "--out", folder, log=log, at=reading)
     assert command.wait() == 130
-    assert "Traceback" not in command.said
+    assert command.said.endswith("vitrail: Stopped; nothing was saved yet.\n") and "Traceback" not in command.said
     assert not folder.exists()
+
+
+def test_ctrl_c_while_the_report_is_made_names_what_was_saved(data, tmp_path):
+    folder = tmp_path / "run"
+    reporting = ("vitrail.train.job.data_problems", 1, signal.SIGINT)
+    command = Command("train", data, *OPTIONS, "--out", folder, log=tmp_path / "log", at=reporting)
+    assert command.wait() == 130
+    assert command.said.endswith(f"vitrail: Stopped; --resume goes on from what was last saved in {folder}.\n")
+    assert "Traceback" not in command.said and (folder / "last.pt").exists()
 
 
 def test_states_saved_in_the_middle_of_an_epoch_change_nothing(data, never_stopped, tmp_path, monkeypatch):

@@ -20,6 +20,12 @@ def test_kept_says_why_where_an_earlier_epoch_has_the_better_figure(error, capsy
     assert "kept" not in worse
 
 
+@pytest.mark.parametrize(("rate", "words"), [(0.31, "0.3"), (9.4, "9.4"), (12.6, "13"), (54321.0, "54,321")])
+def test_a_slow_pace_keeps_a_decimal(rate, words, capsys):
+    View().epoch({"epoch": 1, "train_loss": 1.0, "images_per_second": rate}, 1, False)
+    assert capsys.readouterr().out.endswith(f"train loss 1.0000  {words} images/s\n")
+
+
 def test_classes_without_names_get_a_hint(capsys):
     show_nameless(View(), ["class 0", "class 1"])
     assert "classes.txt" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vitrail.train.recipe import concerning, make_recipe
 from vitrail.train.view import View
 from vitrail.train.words import kept, show_uncompiled
 from vitrail.train.work import COMPILE_FROM, worth_compiling
@@ -44,3 +45,21 @@ def test_where_nothing_can_be_built_one_line_says_what_to_install(capsys):
 )
 def test_what_is_kept_is_called_what_it_is(best, solved, words):
     assert kept(best, solved).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "there", "absent"),
+    [
+        (
+            {},
+            {"tune", "clip", "seed", "cache"},
+            {"adapter_width", "lora_rank", "prompt_tokens", "margin", "wandb", "lr"},
+        ),
+        ({"tune": "lora", "lr": 1e-3}, {"lora_rank", "lora_targets", "lr"}, {"adapter_width", "protocol"}),
+        ({"task": "spoof"}, {"protocol", "margin"}, {"fold", "lora_rank"}),
+        ({"lora_rank": 4, "wandb": True}, {"lora_rank", "wandb"}, {"lora_targets", "mlflow"}),
+    ],
+)
+def test_a_recipe_is_told_without_what_is_of_other_runs(options, there, absent):
+    told = concerning(make_recipe(**options)).keys()
+    assert there <= told and not absent & told

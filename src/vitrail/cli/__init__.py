@@ -14,15 +14,22 @@ VERBS = (
 )  # fmt: skip
 
 
+# These write when all is done; where one has written something before, it says so itself.
+AT_THE_END = {"train", "pretrain", "evaluate", "embed", "explain", "export", "data"}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs one verb. A mistake that a person can mend is one sentence and exit code 2, never a traceback."""
     warnings.showwarning = _one_line
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
+        code = _run(arguments)
     except VitrailError as error:
         print(f"vitrail: {error}", file=sys.stderr)
         code = 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        unsaved = "Stopped; nothing was saved yet." if AT_THE_END.intersection(arguments[:1]) else "Stopped."
+        print(f"vitrail: {str(stopped) or unsaved}", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of a pipe has left, as `head` does
         sys.stderr.close()

@@ -17,7 +17,7 @@ def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     task: Literal["classify", "segment", "detect", "spoof"] = "classify",
     image_size: int | None = None,
-    out: Path = Path("inspection.png"),
+    out: Path = Path("runs/inspection.png"),
     json: Path | None = None,
     workers: int | None = None,
 ) -> int:
@@ -92,6 +92,8 @@ def show(found: Any, image_size: int) -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    from vitrail.cli.pictures import pace
+
     console = Console()
     if not console.is_terminal:
         console.width = 160
@@ -101,7 +103,7 @@ def show(found: Any, image_size: int) -> None:
     labels = ", several to a picture" if source.multi_label else ""
     console.print(
         f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}, {len(source.classes):,} classes{labels} "
-        f"[dim]({len(source) / max(found.seconds, 1e-9):,.0f} pictures/s)[/]\n",
+        f"[dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]\n",
         highlight=False,
     )
     console.print(_class_table(found))
@@ -218,7 +220,7 @@ def _show_problems(found: Any, console: Any) -> None:
     ]
     for title, lines in groups:
         if lines:
-            heading = title if title == "notes" else f"{len(lines):,} {title}"
+            heading = title if title == "notes" else f"{title}: {len(lines):,}"
             console.print(f"\n[bold {'yellow' if title != 'notes' else ''}]{heading}[/]", highlight=False)
             listed = FEW if title == NAMELESS else LISTED
             for line in lines[:listed]:
@@ -245,6 +247,7 @@ def _check_writable(path: Path) -> None:
 
     there = path.exists()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
         if not there:
             path.unlink()

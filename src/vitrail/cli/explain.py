@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -120,7 +121,7 @@ def explain_each(
     sections: list[str] = []
     tables: list[tuple[Any, Any]] = []
     sizes, names = set[tuple[int, int]](), set[str]()
-    with progress(len(paths)) as advance:
+    with telling(out, tables), progress(len(paths)) as advance:
         for path in paths:
             try:
                 image = to_image(path)
@@ -158,6 +159,19 @@ def explain_each(
     summary = f"{done} {'picture' if done == 1 else 'pictures'} of {of}{left}."
     page = document(f"Looking inside {name}", [*sections, model_section(model, distance, entropy, done)], summary)
     print(f"{write(out / 'explain.html', page)}: {summary}")
+
+
+@contextmanager
+def telling(out: Path, drawn: list[Any]) -> Iterator[None]:
+    """Whoever interrupts is told what there is already."""
+    from vitrail.data.samples import plural
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not drawn:
+            raise
+        raise KeyboardInterrupt(f"Stopped; {plural(len(drawn), 'picture')} drawn in {out}, but no page.") from None
 
 
 def folder_name(path: Path, taken: set[str]) -> str:

@@ -30,10 +30,10 @@ def export(
     from vitrail.export import export as write
     from vitrail.weights.shipped import default_model
 
-    if to == "onnx":
-        told = "writing and checking the graph: seconds, or a minute or two where it segments or detects."
-        print(f"vitrail: {told}", file=sys.stderr)
-    done = write(run or default_model(), to, out, image_size=image_size, model=architecture)
+    def tell(words: str) -> None:
+        print(f"vitrail: {words}", file=sys.stderr)
+
+    done = write(run or default_model(), to, out, image_size=image_size, model=architecture, told=tell)
     print(f"{done.path}: {done.megabytes:,.1f} MB, in {done.seconds:.1f} s")
     print(done.compared)
     for note in done.notes:

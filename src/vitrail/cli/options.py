@@ -15,6 +15,7 @@ from tyro.constructors import (
 )
 
 F = TypeVar("F")
+NUMBERS = {int: "a whole number", float: "a number"}
 UNSAID = tyro.conf.arg(help_behavior_hint="")
 
 
@@ -28,9 +29,22 @@ def none_unsaid(verb: F) -> F:
 
 def registry() -> ConstructorRegistry:
     """An option that may be left out is None by that alone: None is no value to write, nor a choice among others, nor a
-    default to show."""
+    default to show. What is no number is told in words, not in Python's."""
     rules = ConstructorRegistry()
     asked: list[Any] = []
+
+    @rules.primitive_rule
+    def numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+        if info.type not in NUMBERS:
+            return None
+        kind: Any = info.type
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=kind.__name__.upper(),
+            instance_from_str=lambda words: _number(kind, words[0]),
+            is_instance=lambda value: isinstance(value, int | kind),
+            str_from_instance=lambda value: [str(value)],
+        )
 
     @rules.primitive_rule
     def left_out(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
@@ -60,3 +74,10 @@ def registry() -> ConstructorRegistry:
         return replace(spec, fields=tuple(replace(f, type=kind) for f, kind in zip(spec.fields, kinds, strict=True)))
 
     return rules
+
+
+def _number(kind: Any, word: str) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        raise ValueError(f"must be {NUMBERS[kind]}, got {word!r}") from None

@@ -47,10 +47,12 @@ def collect(given: list[Path]) -> list[Path]:
 
 def report_skipped(bad: list[str], total: int) -> int:
     """Names the pictures that could not be read, and gives the exit code: 1 if there are any."""
+    from vitrail.data.samples import plural
+
     for line in bad:
         print(f"vitrail: skipped: {line}", file=sys.stderr)
     if bad:
-        print(f"vitrail: {len(bad):,} of {total:,} pictures could not be read.", file=sys.stderr)
+        print(f"vitrail: {len(bad):,} of {plural(total, 'picture')} could not be read.", file=sys.stderr)
     return 1 if bad else 0
 
 
@@ -72,11 +74,11 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
                 bar = _bar(total)
                 bar.start()
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=done, rate=_pace(rate))
+                bar.update(bar.task_ids[0], completed=done, rate=pace(rate))
         elif now - last >= every and done < total:  # at the end the answer itself says so
             last = now
             left = (total - done) / rate
-            line = f"vitrail: {done:,} of {total:,} pictures, {_pace(rate)}, {left:,.0f} s left"
+            line = f"vitrail: {done:,} of {total:,} pictures, {pace(rate)}, {left:,.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     try:
@@ -86,8 +88,8 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
             bar.stop()
 
 
-def _pace(rate: float) -> str:
-    return f"{rate:,.0f} pictures/s" if rate >= 1 else f"{1 / rate:,.0f} s for each"
+def pace(rate: float) -> str:
+    return f"{rate:,.{0 if rate >= 10 else 1}f} pictures/s" if rate >= 1 else f"{1 / rate:,.0f} s for each"
 
 
 def _bar(total: int) -> Any:

@@ -20,12 +20,15 @@ def pretrain(
     """
     import vitrail
     from vitrail.data.there import check_there
-    from vitrail.train.leave import Stopped
+    from vitrail.train.leave import Stopped, telling
 
     if not options.resume:
         check_there(data, "pretrain")  # before torch is imported
+    from vitrail.train.run import run_folder
+
     try:
-        vitrail.pretrain(data, options)
+        with telling(run_folder(options, data)):
+            vitrail.pretrain(data, options)
     except Stopped as stopped:
         print(stopped)
         return 130

@@ -23,12 +23,15 @@ def train(
     """
     import vitrail
     from vitrail.data.there import check_there
-    from vitrail.train.leave import Stopped
+    from vitrail.train.leave import Stopped, telling
 
     if not options.resume:
         check_there(data, options.task)  # before torch is imported: it is the commonest slip
+    from vitrail.train.run import run_folder
+
     try:
-        vitrail.train(data, options)
+        with telling(run_folder(options, data)):
+            vitrail.train(data, options)
     except Stopped as stopped:
         print(stopped)
         return 130

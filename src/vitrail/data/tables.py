@@ -16,7 +16,7 @@ from typing import Any
 from vitrail.data import arrays, named, shards
 from vitrail.data.folders import readable
 from vitrail.data.samples import NAMED, SPLIT_WORDS, Item, Sample, Source, TarMember, in_order, numbered, plural, some
-from vitrail.errors import VitrailError, extra, nearest
+from vitrail.errors import VitrailError, closest, extra, nearest
 
 SUFFIXES = {".csv", ".tsv", ".parquet", ".pq"}
 # What others call these columns: not read, since a guess may be wrong, but suggested.
@@ -148,20 +148,24 @@ def _split(word: str | None, line: int, name: str) -> str | None:
 
 def _columns(header: list[str], name: str) -> None:
     """Refuses a table that lacks a column, and says which one was probably meant."""
-    for wanted, others in _OTHERS_CALL_IT.items():
-        if wanted not in header:
-            spare = [column for column in header if column not in ("path", "label", "split")]
-            meant = [column for column in spare if column.lower().strip() in (wanted, *others)]
-            hint = f' Did you mean "{meant[0]}"?' if meant else nearest(wanted, spare)
-            if header and os.path.splitext(header[0])[1].lower() in (".jpg", ".jpeg", ".png"):
-                hint = " The first line seems to be a picture already: put the line path,label above it."
-            raise VitrailError(
-                f'{name} has no column "{wanted}" (it has {some(header, 8)}): '
-                f"name the columns path,label[,split].{hint}"
-            )
+    missing = [wanted for wanted in _OTHERS_CALL_IT if wanted not in header]
+    if missing:
+        spare = [column for column in header if column not in ("path", "label", "split")]
+        meant = {wanted: _called(wanted, spare) for wanted in missing}
+        renamed = " and ".join(f"{column} to {wanted}" for wanted, column in meant.items() if column)
+        hint = f"rename {renamed}." if renamed else "name the columns path,label[,split]."
+        if header and os.path.splitext(header[0])[1].lower() in (".jpg", ".jpeg", ".png"):
+            hint = "the first line seems to be a picture already, so put the line path,label above it."
+        raise VitrailError(f'{name} has no column "{missing[0]}" (it has {some(header, 8)}): {hint}')
     repeated = [column for column in ("path", "label", "split") if header.count(column) > 1]
     if repeated:
         raise VitrailError(f'{name} has the column "{repeated[0]}" more than once: rename one of them.')
+
+
+def _called(wanted: str, spare: list[str]) -> str:
+    """The column that was probably meant, or ''."""
+    usual = (column for column in spare if column.lower().strip() in (wanted, *_OTHERS_CALL_IT[wanted]))
+    return next(usual, "") or closest(wanted, spare)
 
 
 def _csv(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, fault, ok, warn
 from vitrail.doctor.learning import BLOWN, RATES, guessing
 from vitrail.doctor.patient import Patient
@@ -31,7 +30,10 @@ def history(patient: Patient) -> Iterator[Finding]:
         return
     first, last, least = losses[0], losses[-1], min(losses)
     seen = {"first": first, "last": last, "least": least, "epochs": len(losses)}
-    words = f"train loss {first:.3g} to {last:.3g} over {plural(len(losses), 'epoch')}"
+    several = len(losses) > 1
+    words = f"train loss {first:.3g}" + (
+        f" to {last:.3g} over {len(losses)} epochs" if several else " in its only epoch"
+    )
     steepest = max((b - a for a, b in pairwise(losses)), default=0.0)
     chance = guessing(patient.classes)
     rose = last > max(1.2 * first, BLOWN * chance) or first > 3 * chance + 1 or steepest > max(1.0, chance)
@@ -51,5 +53,5 @@ def history(patient: Patient) -> Iterator[Finding]:
             "see the labels and the learning above",
             **seen,
         )
-    else:
+    elif several:
         yield ok(words, **seen)

@@ -184,7 +184,12 @@ def moved(patient: Patient) -> Iterator[Finding]:
             frozen=len(still),
         )
     elif still:
-        tune = patient.run.record.recipe.get("tune")
-        yield ok(f"no block moved: the run tuned the head alone (tune {tune}), or kept its linear classifier")
+        record = patient.run.record
+        why, tune = "", record.recipe.get("tune")
+        if tune in ("head", "probe"):
+            why = f": the run tuned the head alone (--tune {tune})"
+        elif tune == "full" and record.model["pretrained"]:
+            why = ": the run kept the linear classifier on frozen features"
+        yield ok(f"no block moved in training{why}")
     else:
         yield ok(f"all blocks moved in training, by {min(change):.1%} to {max(change):.1%}", least=min(change))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 Array = np.ndarray
 PAPER, LEAD = (255, 255, 255), (29, 31, 38)  # between tiles: in print, and on a page that may be light or dark
+EVEN = 0.8  # of a map's largest value: whatever is above is of much the same colour
 GREY = np.array([0.299, 0.587, 0.114])  # how bright the eye finds red, green and blue
 
 
@@ -35,6 +36,11 @@ def scaled(values: Array | Tensor) -> Array:
     found = np.asarray(values, dtype=float).clip(min=0)
     largest = found.max(initial=0)
     return found / largest if largest > 0 else found
+
+
+def nearly_even(values: Tensor) -> bool:
+    """Is the map bright all over, and so says next to nothing?"""
+    return bool(values.min() >= EVEN * values.max())
 
 
 def over_pixels(cells: Array, cell: tuple[int, int], size: tuple[int, int]) -> Array:

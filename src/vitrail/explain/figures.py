@@ -17,6 +17,7 @@ from vitrail.explain.drawing import (
     filter_mosaic,
     head_mosaic,
     head_names,
+    nearly_even,
     over_pixels,
     overlay,
     pixels,
@@ -49,7 +50,8 @@ def saliency_figure(
     figure, axes = _row(1 + len(maps))
     _show(axes[0], as_bytes(pixels(picture)), title or "Picture")
     for ax, (method, values) in zip(axes[1:], maps.items(), strict=True):
-        _show(ax, overlay(picture, values, cells[method]), name_of(method))
+        even = ", nearly even" if nearly_even(values) else ""
+        _show(ax, overlay(picture, values, cells[method]), name_of(method) + even)
     return figure
 
 
@@ -164,7 +166,7 @@ def comparison_figure(found: Comparison) -> Figure:
 
 def mean_curves_figure(deletion: Mapping[str, Tensor], insertion: Mapping[str, Tensor], pictures: int = 1) -> Figure:
     """The same from curves [steps + 1] that are means already."""
-    figure = blank(7.4, 3.3)
+    figure = blank(7.4, 4.1)
     panels = zip(figure.subplots(1, 2, sharey=True), (deletion, insertion), strict=True)
     words = (("Deletion: lower is better", "patches hidden, most salient first"),
              ("Insertion: higher is better", "patches shown, most salient first"))  # fmt: skip
@@ -178,7 +180,9 @@ def mean_curves_figure(deletion: Mapping[str, Tensor], insertion: Mapping[str, T
         ax.set_title(title, fontsize=SIZE + 1, color=INK, loc="left")
         ax.set_xlabel(f"% of {label}", fontsize=SIZE, color=MUTED)
         ax.set_xlim(0, 100)
-        legend = ax.legend(frameon=False, fontsize=SIZE - 1, labelcolor=INK, alignment="left")
+        # Below the axis and its label, where no curve goes.
+        below = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.2), "ncols": 2, "columnspacing": 1.2}
+        legend = ax.legend(frameon=False, fontsize=SIZE - 1, labelcolor=INK, alignment="left", **below)
         legend.set_title("area under the curve", {"size": SIZE - 1})
         legend.get_title().set_color(MUTED)
     label = f"probability, mean of {pictures} pictures" if pictures > 1 else "probability of the class"

@@ -16,6 +16,7 @@ from vitrail.explain.drawing import (
     filter_mosaic,
     head_mosaic,
     head_names,
+    nearly_even,
     pixels,
     position_mosaic,
 )
@@ -110,6 +111,8 @@ def _tile(found: Explanation, name: str, picture: Array) -> str:
     title = "Tokens, as colours" if name == "tokens" else figures.name_of(name)
     swatch = f'<span class="swatch" style="background:var(--{name.replace("_", "-")})"></span>'
     words = MEANING[name].format(block=found.layer + 1)
+    if name in found.maps and nearly_even(found.maps[name]):
+        words += " Nearly even: no patch stands out."
     alt = f"{title} over {found.name}. {words}"
     if name in found.maps:  # in words, for those who can't see it
         values = found.maps[name]

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -56,6 +56,7 @@ def export(
     check: bool = True,
     image_size: int | tuple[int, int] | None = None,
     model: str | None = None,
+    told: Callable[[str], None] | None = None,
 ) -> Exported:
     """Writes a model for other programs: `to` is onnx, timm, hf (transformers) or torchvision; all in fp32.
 
@@ -65,7 +66,8 @@ def export(
 
     ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one picture at
     a time, of any height and width. Labels, preprocessing and what the run said of itself travel in it, so that
-    `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects pictures in.
+    `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects pictures in. `told` is
+    called with a sentence before what may take a while.
     """
     start = time.perf_counter()
     if to not in FORMATS:
@@ -75,6 +77,8 @@ def export(
         raise VitrailError(f"{source} is an ONNX file already; name the run or checkpoint that it was exported from.")
     path = _target(source, to, out)
     predictor = run if isinstance(run, Predictor) else load(run, model, image_size, device="cpu")
+    if told is not None and to == "onnx":
+        told("writing and checking the graph: seconds, or a minute or two where it segments or detects.")
     with _beside(path) as part:
         written = part / path.name
         found, compared, notes = _write(predictor, to, written, check)
@@ -113,7 +117,9 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
     found = difference(model, other, shapes_to_try(model, pre.size), pre)
     check_difference(path, found)
     what = "logits" if settings_of(model).num_classes else "features"
-    return found, f"Largest difference of the {what} from the model's: {found:.1e}", notes + more
+    reader = "onnxruntime" if to == "onnx" else "Vitrail"
+    compared = f"The written file, read back and run by {reader}: largest difference of the {what} from the model's"
+    return found, f"{compared} {found:.1e}", notes + more
 
 
 def _target(source: str | None, to: str, out: str | PathLike[str] | None) -> Path:

@@ -13,7 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.tasks.detect_metrics import there
 from vitrail.tasks.detect_pictures import draw
 from vitrail.tasks.pictured import font, shortened
-from vitrail.tasks.segment_pictures import FAINT, INK, PAPER, coloured, legend, palette, shares
+from vitrail.tasks.segment_pictures import FAINT, INK, PAPER, coloured, legend, named, palette
 from vitrail.whole import whole
 
 WIDTH, HEIGHT = 400, 300  # of a picture
@@ -46,8 +46,7 @@ def data_sheet(source: MaskSource | BoxSource, path: str | Path, count: int = 8,
     heights = [max(tile.height for tile in row) for row in rows]
     below = None
     if isinstance(source, MaskSource):
-        entries = [{**one, "share": None} for one in shares(present, source.classes)]
-        below = legend(entries, colours, sum(widths) + GAP * (columns - 1), LETTERS)
+        below = legend(named(present, source.classes), colours, sum(widths) + GAP * (columns - 1), LETTERS)
     size = (sum(widths) + GAP * (columns + 1), sum(heights) + GAP * (len(rows) + 1) + (below.height if below else 0))
     page = Image.new("RGB", size, PAPER)
     top = GAP

@@ -41,6 +41,7 @@ class DataProblems:
     leaked: Sequence[Sequence[str]] = ()  # such groups across splits: test images that were trained on
     notes: Sequence[str] = ()  # sentences, for instance of imbalance
     listed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # more of them, by kind: where
+    conflicting: Sequence[Sequence[str]] = ()  # such groups of which one is labelled otherwise, each with its label
 
 
 @dataclass
@@ -165,6 +166,9 @@ def findings(content: ReportContent) -> Iterator[str]:
     if leaked := len(content.problems.leaked):
         images = "One image is" if leaked == 1 else f"{leaked:,} images are"
         yield f"{images} in more than one split, so these figures flatter; the files are listed under the data."
+    if conflicting := len(content.problems.conflicting):
+        images = "One image has" if conflicting == 1 else f"{conflicting:,} images have"
+        yield f"{images} more than one label, in copies that contradict each other; they are listed under the data."
     if unreadable := len(content.problems.unreadable):
         files = "One file was" if unreadable == 1 else f"{unreadable:,} files were"
         yield f"{files} left out because unreadable, listed under the data."

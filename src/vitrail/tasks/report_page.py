@@ -1,6 +1,7 @@
 """How a report looks: its sections as HTML, each from the values of a `ReportContent` and left out if it has none."""
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -316,13 +317,19 @@ def _card(picture: Picture, verb: str) -> str:
     words = f"{verb} {picture.predicted}, label {picture.true}"
     image = f'<img src="{escape(picture.image)}" alt="{escape(words)}"{pixels} loading="lazy">' if safe else ""
     true = "" if picture.true_probability is None else f" <span>{percent(picture.true_probability)}</span>"
-    name = escape(picture.name).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    name = _parted(escape(picture.name))
     file = f'<p class="file">{name}</p>' if name else ""
     return (
-        f'<li><div class="frame">{image}</div><dl><div class="said"><dt>{verb}</dt> <dd>{_name(picture.predicted)} '
+        f'<li><div class="frame">{image}</div><dl>'
+        f'<div class="said"><dt>{verb}</dt> <dd>{_parted(_name(picture.predicted))} '
         f"<span>{percent(picture.probability)}</span></dd></div>"
-        f"<div><dt>label</dt> <dd>{_name(picture.true)}{true}</dd></div></dl>{file}</li>"
+        f"<div><dt>label</dt> <dd>{_parted(_name(picture.true))}{true}</dd></div></dl>{file}</li>"
     )
+
+
+def _parted(words: str) -> str:
+    """HTML of a name that is broken, where it has to be, behind _ and /."""
+    return re.sub(r"(?<!<)([/_])", r"\1<wbr>", words)
 
 
 def _problems(content: ReportContent) -> str:
@@ -330,6 +337,11 @@ def _problems(content: ReportContent) -> str:
     parts = [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in found.notes)}</ul>"] if found.notes else []
     for groups, title, words in (
         (found.leaked, "In more than one split", "The same picture is among the training and the test images."),
+        (
+            found.conflicting,
+            "With more than one label",
+            "The same picture, labelled in different ways: which is right?",
+        ),
         (found.duplicates, "Twice in one split", "The same picture counts more than once."),
     ):
         if groups:

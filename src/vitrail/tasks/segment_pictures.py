@@ -62,6 +62,13 @@ def shares(labels: Array, classes: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def named(labels: Array, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """The same without their shares, and those that a legend names in the order of the classes: legends below one
+    another are then alike."""
+    found = [{**one, "share": None} for one in shares(labels, classes)]
+    return sorted(found[:LISTED], key=lambda one: one["index"]) + found[LISTED:]
+
+
 def summary(labels: Array, classes: Sequence[str], name: str = "") -> dict[str, Any]:
     """What a program reads."""
     return {"path": name, "width": labels.shape[1], "height": labels.shape[0], "classes": shares(labels, classes)}
@@ -145,7 +152,7 @@ def case(
         pen.text((x, top - line / 2), name, FAINT, letters, anchor="lm")
         page.paste(tile, (x, top))
     both = np.concatenate([truth.ravel(), said.ravel()])[None]
-    return _stacked(page, legend([{**one, "share": None} for one in shares(both, classes)], colours, width, high))
+    return _stacked(page, legend(named(both, classes), colours, width, high))
 
 
 def save_segmentation(

@@ -23,6 +23,7 @@ from vitrail.tasks.report import (
 
 __all__ = ["classification_content", "data_problems", "figures_of", "illustrate"]
 
+Group = list[tuple[str, Sample]]  # the same picture several times, each with its split
 READ = 2**32  # bytes that looking for duplicates may read; beyond, it is `vitrail data inspect`'s affair
 
 
@@ -39,26 +40,44 @@ def data_problems(
             f"The largest class has {most:,} training images, the smallest ({classes[counts.argmin()]}) {least:,}: "
             "see --balance weights or sampling."
         )
-    within, across = duplicates(samples)
-    return DataProblems(list(unreadable.items()), within, across, notes)
+    alike = same_files(samples)
+    within, across = duplicates([group for group in alike if _across(group) or not _conflicting(group)])
+    conflicting = [[_labelled(sample, classes) for _, sample in group] for group in alike if _conflicting(group)]
+    return DataProblems(list(unreadable.items()), within, across, notes, conflicting=conflicting)
 
 
-def duplicates(samples: dict[str, list[Sample]]) -> tuple[list[list[str]], list[list[str]]]:
-    """Files with the very same bytes: within a split, and across splits. Only those of the same size are read."""
-    sizes: dict[int, list[tuple[str, Sample]]] = defaultdict(list)
+def duplicates(alike: list[Group]) -> tuple[list[list[str]], list[list[str]]]:
+    """The names within a split, and across splits."""
+    within: list[list[str]] = []
+    across: list[list[str]] = []
+    for group in alike:
+        (across if _across(group) else within).append([sample.name for _, sample in group])
+    return within, across
+
+
+def _across(group: Group) -> bool:
+    return len({split for split, _ in group}) > 1
+
+
+def _conflicting(group: Group) -> bool:
+    return len({sample.labels for _, sample in group}) > 1
+
+
+def _labelled(sample: Sample, classes: list[str]) -> str:
+    return f"{sample.name} ({', '.join(classes[label] for label in sample.labels) or 'no label'})"
+
+
+def same_files(samples: dict[str, list[Sample]]) -> list[Group]:
+    """Files with the very same bytes. Only those of the same size are read."""
+    sizes: dict[int, Group] = defaultdict(list)
     for split, members in samples.items():
         for sample in members:
             if size := _size(sample):
                 sizes[size].append((split, sample))
     alike = {size: group for size, group in sizes.items() if len(group) > 1}
     if sum(size * len(group) for size, group in alike.items()) > READ:
-        return [], []
-    within: list[list[str]] = []
-    across: list[list[str]] = []
-    for group in (same for candidates in alike.values() for same in _same_bytes(candidates)):
-        names = [sample.name for _, sample in group]
-        (across if len({split for split, _ in group}) > 1 else within).append(names)
-    return within, across
+        return []
+    return [group for candidates in alike.values() for group in _same_bytes(candidates)]
 
 
 def _size(sample: Sample) -> int:
@@ -71,8 +90,8 @@ def _size(sample: Sample) -> int:
         return 0
 
 
-def _same_bytes(candidates: list[tuple[str, Sample]]) -> Iterator[list[tuple[str, Sample]]]:
-    groups: dict[bytes, list[tuple[str, Sample]]] = defaultdict(list)
+def _same_bytes(candidates: Group) -> Iterator[Group]:
+    groups: dict[bytes, Group] = defaultdict(list)
     for split, sample in candidates:
         try:
             opened = sample.open()

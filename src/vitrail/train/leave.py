@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,6 +16,17 @@ class Stopped(VitrailError):
 
 class Interrupted(Exception):
     """Asked to leave inside `at_once`."""
+
+
+@contextmanager
+def telling(folder: Path) -> Iterator[None]:
+    """Whoever leaves at once, or where nothing waits for a step to end, is told what there is to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (folder / "last.pt").exists():
+            raise
+        raise KeyboardInterrupt(f"Stopped; --resume goes on from what was last saved in {folder}.") from None
 
 
 class Leave:

@@ -146,6 +146,10 @@ class Recipe:
 
 DENSE = ("segment", "detect")  # tasks with more than one answer for an image
 SPOOF = {"protocol": "disjoint", "fold": None, "leave_out": None, "boxes": None, "margin": 0.3}  # its options
+PARTS = {  # those of each --tune
+    "adapter": ("adapter_width", "adapter_place"), "lora": ("lora_rank", "lora_targets"), "prompt": ("prompt_tokens",),
+}  # fmt: skip
+SWITCHES = {"resume", "wandb", "mlflow"}
 # What may differ when a run is resumed: where and how fast it runs. Another device, compiler or micro-batch rounds and
 # draws drop path differently; everything else stays the same to the bit.
 MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "compile", "micro_batch"}
@@ -177,6 +181,19 @@ def made(kind: type[R], verb: str, options: dict[str, Any]) -> R:
 def to_dict(recipe: Any) -> dict[str, Any]:
     """JSON-able."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(recipe).items()}
+
+
+def concerning(recipe: Any) -> dict[str, Any]:
+    """`to_dict` for a reader: without what is left open, and without defaults that are of another kind of run."""
+    values, default = to_dict(recipe), to_dict(type(recipe)())
+    others = {name for tune, names in PARTS.items() if values.get("tune") != tune for name in names} | SWITCHES
+    if values.get("task") != "spoof":
+        others |= SPOOF.keys()
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and (name not in others or value != default[name])
+    }
 
 
 def parts_of(recipe: Recipe) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vitrail.data.samples import Sample
+from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, build
 from vitrail.train.recipe import MACHINE, R, from_dict, to_dict
@@ -113,7 +113,7 @@ def versions(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
-        hardware = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+        hardware = f"{platform.processor() or platform.machine()}, {plural(torch.get_num_threads(), 'thread')}"
     return {
         "vitrail": vitrail.__version__,
         "python": platform.python_version(),

@@ -71,7 +71,7 @@ class View:
             left = (total - done) / max(rate, 1e-9)
             if done == total or not done % 32:
                 self.progress(
-                    f"  {what}: {done:,} of {total:,}, {rate:,.0f} images/s, {clock(left)} left", finished=done == total
+                    f"  {what}: {done:,} of {total:,}, {pace(rate)}, {clock(left)} left", finished=done == total
                 )
 
         return show
@@ -85,7 +85,7 @@ class View:
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
         self.progress(
             f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}  {clock(now.seconds_left)} left{loss}"
-            f"{score}  {now.images_per_second:,.0f} images/s{wait}{memory()}"
+            f"{score}  {pace(now.images_per_second)}{wait}{memory()}"
         )
 
     def epoch(self, row: dict[str, Any], epochs: int, is_best: bool, ahead: float | None = None) -> None:
@@ -103,7 +103,7 @@ class View:
         loss = f"train loss {row['train_loss']:.4f}{self.beside}"
         self.line(
             f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  {loss}{score}"
-            f"  {row['images_per_second']:,.0f} images/s{star}"
+            f"  {pace(row['images_per_second'])}{star}"
         )
 
 
@@ -115,6 +115,10 @@ def memory() -> str:
     if not torch.cuda.is_initialized():
         return ""
     return f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+
+
+def pace(images_per_second: float) -> str:
+    return f"{images_per_second:,.{0 if images_per_second >= 10 else 1}f} images/s"
 
 
 def clock(seconds: float) -> str:

@@ -10,7 +10,7 @@ from vitrail.tasks.report import DataProblems, ReportContent, write_report
 from vitrail.train.dense.finish import Measured, dense_content
 from vitrail.train.dense.loop import DenseTrainer
 from vitrail.train.dense.plan import HIDDEN
-from vitrail.train.finish import duplicates
+from vitrail.train.finish import duplicates, same_files
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
 from vitrail.train.view import clock
@@ -114,5 +114,5 @@ class DenseWork(Work):
 
     def problems(self, unreadable: dict[str, str]) -> DataProblems:
         samples = {split: [s for s in members if s.name not in unreadable] for split, members in self.samples.items()}
-        within, across = duplicates(samples)
+        within, across = duplicates(same_files(samples))
         return DataProblems([*unreadable.items()], within, across, list(self.source.notes), self.wrong())
