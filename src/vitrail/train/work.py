@@ -21,7 +21,7 @@ from vitrail.train.images import Images, all_bad, read
 from vitrail.train.leave import Stopped
 from vitrail.train.log import Log
 from vitrail.train.loop import Settings, Trainer
-from vitrail.train.recipe import shared, to_dict
+from vitrail.train.recipe import concerning, shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start
 from vitrail.train.view import View, clock
@@ -269,10 +269,9 @@ class Work(ABC):
 
     def told(self) -> dict[str, Any]:
         """What every report says of how the run was made."""
-        recipe = to_dict(self.recipe)
         return {
             "title": self.folder.name,
-            "recipe": [(name, value, self.why.get(name, "")) for name, value in recipe.items() if value is not None],
+            "recipe": [(name, value, self.why.get(name, "")) for name, value in concerning(self.recipe).items()],
             "command": self.resumed[0].command if self.resumed else command_line(),
             "versions": versions(self.group.device),
         }
