@@ -39,7 +39,7 @@ def test_any_file_can_be_the_first_to_be_imported():
     """Packages whose names come on demand import their files in any order: none may lean on what came before."""
     code = """
 import gc, importlib, os, sys
-import torch, torchvision.models.detection, matplotlib.figure  # once for all
+import torch, torchvision.models.detection, matplotlib.figure, PIL.Image, safetensors.torch, tyro, fastapi  # once
 gc.freeze(); gc.disable()  # to look through all that for garbage takes longer than to import a file
 wrong = []
 for name in sys.argv[1:]:
