@@ -1,1 +1,1 @@
-"""`vitrail.pretrain`: a masked autoencoder from pictures alone, to be continued by `train --weights RUN`."""
+"""Pre-training by a masked autoencoder: what it can be told, what is chosen, what it starts from, the run."""
