@@ -7,7 +7,7 @@ from study import Study, Variant, main
 
 KINDS = ("none", "learned", "sincos", "factorised", "relative", "rotary", "conditional")
 OPTIONS = {
-    "epochs": 25, "batch_size": 512, "optimizer": "muon", "lr": 3e-3, "augment": "medium", "mixup": 0.0, "cutmix": 0.0,
+    "epochs": 20, "batch_size": 512, "optimizer": "muon", "lr": 3e-3, "augment": "medium", "mixup": 0.0, "cutmix": 0.0,
     "compile": "on",
 }  # fmt: skip
 
@@ -17,7 +17,7 @@ STUDY = Study(
     variants=[Variant(kind, settings={"position": kind}, options=OPTIONS, line="ViT") for kind in KINDS],
     minutes=6,
     seeds=(0, 1, 2),
-    notes="CIFAR-10 from scratch, 25 epochs, patches of 4; all else is equal.",
+    notes="CIFAR-10 from scratch, 20 epochs, patches of 4; all else is equal.",
 )
 
 if __name__ == "__main__":
