@@ -14,8 +14,9 @@ SEEN = 1_500_000
 HELD_OUT = {"val": 0.1}  # of all alike; left open, it would be more after pre-training than from scratch
 
 
-def options(count: int) -> dict:
-    return {"epochs": min(400, SEEN // count), "batch_size": min(512, count // 4), "lr": 1e-3} | HELD_OUT
+def options(count: int, optimizer: str = "adamw") -> dict:
+    batch = min(512, count // 4)
+    return {"epochs": min(400, SEEN // count), "batch_size": batch, "optimizer": optimizer, "lr": 1e-3} | HELD_OUT
 
 
 def variants() -> list[Variant]:
@@ -25,6 +26,7 @@ def variants() -> list[Variant]:
         mae = {"epochs": min(800, 2 * SEEN // count), "batch_size": min(512, count // 4)} | HELD_OUT
         found += [
             Variant(f"vit-{count}", options=options(count), line="ViT", **few),
+            Variant(f"vit-muon-{count}", options=options(count, "muon"), line="ViT, Muon", **few),
             Variant(f"resnet-{count}", "tv:resnet18", options=options(count), line="ResNet-18", **few),
             Variant(f"pretraining-{count}", options=mae, verb="pretrain", means=True, images=count),
             Variant(

@@ -5,7 +5,7 @@ python recipes/distillation.py --data tiny_imagenet.npz --jobs 2
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 30, "batch_size": 512, "lr": 1e-3}
+OPTIONS = {"epochs": 30, "batch_size": 512, "optimizer": "adamw", "lr": 1e-3}
 TAUGHT = OPTIONS | {"teacher": "run:teacher"}
 PLAIN = {"model": "vit_mini8", "settings": {"depth": 7, "heads": 6}}
 # The best for its size that we know, 5.6 M parameters: it is also what ships inside.

@@ -5,7 +5,9 @@ python recipes/model_size.py --data cifar10.npz --jobs 2
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 15, "batch_size": 512, "lr": 1e-3, "augment": "medium", "mixup": 0.0, "cutmix": 0.0}
+OPTIONS = {
+    "epochs": 15, "batch_size": 512, "optimizer": "adamw", "lr": 1e-3, "augment": "medium", "mixup": 0.0, "cutmix": 0.0,
+}  # fmt: skip
 VIT = {"96×6": (96, 6, 3), "192×9": (192, 9, 6), "320×9": (320, 9, 10), "448×9": (448, 9, 14)}  # width, depth, heads
 RESNET = ("resnet18", "resnet34", "resnet50")
 
@@ -14,12 +16,13 @@ STUDY = Study(
     question="What does a larger model bring, ViT and ResNet, with 50,000 images?",
     variants=[
         Variant(
-            f"vit-{name}",
+            f"vit-{more}{name}",
             settings={"width": width, "depth": depth, "heads": heads},
-            options=OPTIONS,
-            line="ViT",
+            options=OPTIONS | ({"optimizer": "muon"} if more else {}),
+            line="ViT, Muon" if more else "ViT",
             x="parameters",
         )
+        for more in ("", "muon-")
         for name, (width, depth, heads) in VIT.items()
     ]
     + [Variant(name, f"tv:{name}", options=OPTIONS, line="ResNet", x="parameters") for name in RESNET],

@@ -7,6 +7,7 @@ python recipes/plot.py records/studies/positions.json --out docs/figures
 import argparse
 import json
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def draw(found: dict[str, Any]) -> Figure:
 def told(found: dict[str, Any]) -> str:
     """One line under the question: what was run, and how often."""
     seeds = len({row["seed"] for row in found["runs"]})
-    often = "one seed" if seeds == 1 else f"mean of {seeds} seeds, and from the least to the greatest"
+    fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values())
+    several = f"{fewest} or {seeds}" if fewest < seeds else f"{seeds}"
+    often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
     where = "toy size, on digits" if found["toy"] else found["versions"]["hardware"]
     return f"{'' if found['toy'] else found['notes'] + ' '}({often}; {where})"
 
@@ -96,7 +99,7 @@ def _lines(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -
     ax.set_xticks(
         _apart(sorted({x for variants in lines.values() for _, x, _ in variants}), "x" in found["logarithmic"])
     )
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 100 else f"{x:.3g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     if "y" in found["logarithmic"]:
         ax.set_yscale("log")
@@ -138,7 +141,7 @@ def _apart(xs: list[float], logarithmic: bool) -> list[float]:
     place = np.log if logarithmic else np.asarray
     kept = xs[:1]
     for x in xs[1:]:
-        if place(x) - place(kept[-1]) > 0.06 * (place(xs[-1]) - place(xs[0])):
+        if place(x) - place(kept[-1]) > 0.09 * (place(xs[-1]) - place(xs[0])):
             kept.append(x)
     return kept
 

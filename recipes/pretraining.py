@@ -7,8 +7,9 @@ from study import Study, Variant, main
 
 EPOCHS = 30
 MAE = {"epochs": 150, "batch_size": 512}
-TUNING = {"epochs": EPOCHS, "batch_size": 512, "refit": "off"}
-SCRATCH = {"batch_size": 512, "lr": 1e-3}
+TUNING = {"epochs": EPOCHS, "batch_size": 512, "optimizer": "adamw", "refit": "off"}
+SCRATCH = {"batch_size": 512, "optimizer": "adamw", "lr": 1e-3}
+MUON = {"optimizer": "muon"}
 # With its decoder 5.1 MB in half precision, so that the first of them can ship inside.
 PLAIN = {"model": "vit_mini8", "settings": {"depth": 7, "heads": 6, "class_token": False, "pool": "mean"}}
 
@@ -19,6 +20,8 @@ STUDY = Study(
         Variant("pretraining", options=MAE, verb="pretrain", means=True, once=True, **PLAIN),
         Variant(f"scratch, {EPOCHS} epochs", options=SCRATCH | {"epochs": EPOCHS}, line="from scratch", **PLAIN),
         Variant(f"MAE, {EPOCHS} epochs", options=TUNING | {"weights": "run:pretraining"}, line="after MAE", **PLAIN),
+        Variant("scratch, Muon", options=SCRATCH | MUON | {"epochs": EPOCHS}, line="from scratch", **PLAIN),
+        Variant("MAE, Muon", options=TUNING | MUON | {"weights": "run:pretraining"}, line="after MAE", **PLAIN),
         # As long as both together, in time: an encoder that sees a quarter of the patches takes a third of it.
         Variant("scratch, 80 epochs", options=SCRATCH | {"epochs": 80}, line="from scratch", **PLAIN),
         Variant("MAE, probe", options={"weights": "run:pretraining", "tune": "probe"}, line="frozen", **PLAIN),

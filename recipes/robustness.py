@@ -5,15 +5,18 @@ python recipes/robustness.py --data cifar10.npz --jobs 2
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 20, "batch_size": 512, "lr": 1e-3}
+OPTIONS = {"epochs": 20, "batch_size": 512, "optimizer": "adamw", "lr": 1e-3}
 PLAIN = {"augment": "none", "mixup": 0.0, "cutmix": 0.0}
+MODELS = (
+    ("ViT", "vit_mini4", {}), ("ViT, Muon", "vit_mini4", {"optimizer": "muon"}), ("ResNet-18", "tv:resnet18", {}),
+)  # fmt: skip
 
 STUDY = Study(
     name="robustness",
     question="What do shifted, scaled and rotated test images cost, with and without augmentation?",
     variants=[
-        Variant(f"{name}, {words}", model, options=OPTIONS | more, measure="robustness", line=words)
-        for name, model in (("ViT", "vit_mini4"), ("ResNet-18", "tv:resnet18"))
+        Variant(f"{name}, {words}", model, options=OPTIONS | optimizer | more, measure="robustness", line=words)
+        for name, model, optimizer in MODELS
         for words, more in (("augmented", {"augment": "medium"}), ("not augmented", PLAIN))
     ],
     minutes=3,

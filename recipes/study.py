@@ -6,7 +6,8 @@
     python recipes/positions.py --list                                what would be run, and the minutes planned
     python recipes/study.py                                           all studies, with their questions
 
-A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. Every run learns
+A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. What the record has
+already, with the same settings and pictures, is not run again, on another machine either. Every run learns
 from train/ alone, of which `vitrail.train` holds out its own validation images; test/ is read once, at the end.
 """
 
@@ -218,6 +219,33 @@ def run_one(
     return row
 
 
+def take_up(study: Study, record: Path, data: Path, work: Path, device: str) -> None:
+    """What a record has of this study, as the files of finished runs. Not a run that was told something else, and not
+    one whose weights another one has to begin with and which are not here."""
+    found = json.loads(record.read_text())
+    if found["data"]["sha256"] != digest(data):
+        raise SystemExit(f"{record} is about other pictures than {data.name}: give this one another folder with --out.")
+    if found["versions"] != (now := versions(torch.device(device))):
+        raise SystemExit(f"{record} was measured with {found['versions']}, and here is {now}: give another --out.")
+    rows = {(row["variant"], row["seed"]): row for row in found["runs"]}
+    for wave in reversed(study.order()):
+        for variant in wave:
+            for seed in {seed for name, seed in rows if name == variant.name and agrees(variant, rows[name, seed])}:
+                kept = variant.result(work, seed)
+                wanted = any(variant.name in other.needs and not other.result(work, seed).exists()
+                             for other in study.variants)  # fmt: skip
+                if not kept.exists() and (not wanted or variant.place(work, seed).exists()):
+                    kept.write_text(json.dumps(rows[variant.name, seed], indent=1) + "\n")
+
+
+def agrees(variant: Variant, row: dict[str, Any]) -> bool:
+    """Was it told what the variant tells?"""
+    told = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
+    if variant.verb in ("train", "pretrain") and variant.options.get("weights", "none") == "none":
+        told["model"] = named(variant)
+    return all(row.get("recipe", told).get(key) == value for key, value in told.items())
+
+
 def digest(path: Path) -> str:
     """Of all of the file, so that a record says which pictures it is about."""
     with path.open("rb") as file:
@@ -269,6 +297,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         asked.data = work / "digits.npz"
         if not asked.data.exists():
             toy_data(asked.data)
+    if not asked.toy and (before := out / f"{study.name}.json").exists():
+        take_up(study, before, asked.data, work, asked.device)
     if asked.one:
         run_one(study, study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
         return None

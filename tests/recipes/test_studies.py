@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import measure
@@ -93,6 +95,37 @@ def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, cap
     (resumed,) = run()
     assert resumed["resumed"] and resumed["figures"] == row["figures"]
     assert row["jobs"] == [2] and resumed["jobs"] == [2, 1] and resumed["seconds"] == row["seconds"]
+
+
+def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_weights_are_wanted(
+    tmp_path, capsys
+):
+    small = {"epochs": 1, "batch_size": 32, "workers": 0}
+    base = study.Variant("base", "vit_nano2:depth=1", options=small)
+    after = study.Variant("after", options=small | {"weights": "run:base", "refit": "off"})
+
+    def run(work, *variants):
+        words = ["--data", str(data), "--device", "cpu", "--work", str(tmp_path / work), "--out", str(tmp_path)]
+        found = study.main(study.Study("small", "?", [*variants], 1), words)
+        begun = int(re.search(r"(\d+) runs to do", capsys.readouterr().out)[1])
+        return begun, {row["variant"]: row for row in found["runs"]}
+
+    data = study.toy_data(tmp_path / "digits.npz")
+    begun, first = run("one", base)
+    assert begun == 1
+    assert run("two", base) == (0, first)  # another machine, on which nothing has run
+    other = replace(base, options=small | {"lr": 3e-4})
+    begun, second = run("three", other)
+    assert begun == 1 and second["base"]["recipe"]["lr"] == 3e-4
+    begun, third = run("four", other, after)
+    assert begun == 2 and third["base"]["figures"] == second["base"]["figures"]  # its weights were not here
+    begun, fourth = run("five", other, after)
+    assert begun == 0 and fourth == third
+    with np.load(data) as arrays:
+        changed = {**arrays, "test_labels": arrays["test_labels"][::-1]}
+    np.savez(data, **changed)
+    with pytest.raises(SystemExit, match="other pictures"):
+        run("six", other)
 
 
 def test_a_row_has_the_time_and_the_images_of_all_its_epochs_and_of_what_it_started_from(tmp_path):

@@ -33,6 +33,8 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
         chosen["layer_decay"] = (1.0, "a convolutional network learns at one rate")
         if recipe.layer_decay not in (None, 1.0):
             raise VitrailError("--layer-decay counts the blocks of a transformer: leave it out for this model.")
+    if not facts.layered or recipe.tune != "full":
+        chosen["optimizer"] = ("adamw", "usual")
     if not facts.drops_paths:
         chosen["drop_path"] = (0.0, "it has no paths to drop")
     if recipe.teacher is not None:
@@ -63,9 +65,8 @@ def settled(recipe: Any, chosen: dict[str, tuple[Any, str]]) -> tuple[Any, dict[
             values[name], why[name] = value, reason
         else:
             why[name] = "as asked"
-    for name, usual in (("optimizer", "adamw"), ("calm", 0)):
-        if getattr(recipe, name, usual) != usual:
-            why[name] = "as asked"
+    if getattr(recipe, "calm", 0):
+        why["calm"] = "as asked"
     full = replace(recipe, **values)
     if full.warmup is not None and full.epochs is not None and full.warmup > full.epochs / 2:
         full, why["warmup"] = replace(full, warmup=full.epochs / 2), "half of so short a run"
@@ -87,6 +88,7 @@ def _fine_tuning(facts: Facts) -> dict[str, tuple[Any, str]]:
         "epochs": (epochs, size),
         "batch_size": (min(max(8, n // 8), by(n, ((4_000, 64), (20_000, 128)), 256)), size),
         "lr": (None, ""),  # `fine_tuning_rate`, once the frozen features are known
+        "optimizer": ("adamw", "usual"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (0.75, "early layers are general already"),
         "warmup": (1.0, "usual"),
@@ -113,6 +115,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "epochs": (epochs, size),
         "batch_size": (batch, size),
         "lr": (2e-3 if facts.side <= 16 else 1e-3, start),
+        "optimizer": ("muon", f"{start}, for the matrices in blocks; AdamW for the rest"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
@@ -137,6 +140,7 @@ def _after_masking(facts: Facts) -> dict[str, tuple[Any, str]]:
     return {
         "epochs": (epochs, f"{usual}: several times what other weights need"),
         "lr": scaled(2e-3, f"{usual}: 2e-3 at 1024, whatever frozen features do", batch, 1024),
+        "optimizer": tuning["optimizer"],
         "layer_decay": (0.75, usual),
         "warmup": (epochs / 20, usual),
         "val": tuning["val"],

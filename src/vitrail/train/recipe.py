@@ -48,8 +48,8 @@ class Recipe:
     """How an image is brought to that size; by default as the weights had it, else crop."""
     lr: float | None = None
     """Peak learning rate (of the head and the last block, where layers differ)."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon: for the matrices in a transformer's blocks, AdamW for the rest; worth a try from scratch."""
+    optimizer: Literal["auto", "adamw", "muon"] = "auto"
+    """muon: for the matrices in a transformer's blocks, AdamW for the rest; auto: that from scratch, else adamw."""
     weight_decay: float | None = None
     """Decay of matrices; norms, biases, tokens and positions have none."""
     layer_decay: float | None = None

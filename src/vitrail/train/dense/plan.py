@@ -36,6 +36,7 @@ def fill_dense(recipe: Recipe, facts: DenseFacts) -> tuple[Recipe, dict[str, str
         "epochs": _epochs(n, facts.pretrained),
         "batch_size": (batch, size if batch < USUAL[task] else "usual for a dense task"),
         "lr": _rate(task, facts.pretrained),
+        "optimizer": ("adamw", "usual"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (0.75, "early layers are general already") if facts.pretrained else _ALIKE,
         "drop_path": (0.1 if n >= 1_000 or not facts.pretrained else 0.0, size),
