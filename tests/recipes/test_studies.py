@@ -97,9 +97,7 @@ def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, cap
     assert row["jobs"] == [2] and resumed["jobs"] == [2, 1] and resumed["seconds"] == row["seconds"]
 
 
-def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_weights_are_wanted(
-    tmp_path, capsys
-):
+def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_weights_are_wanted(tmp_path, capsys):
     small = {"epochs": 1, "batch_size": 32, "workers": 0}
     base = study.Variant("base", "vit_nano2:depth=1", options=small)
     after = study.Variant("after", options=small | {"weights": "run:base", "refit": "off"})

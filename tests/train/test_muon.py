@@ -11,6 +11,8 @@ from vitrail.models.tuning import tune
 from vitrail.train import job, loop
 from vitrail.train.muon import Muon, orthogonal
 from vitrail.train.optimizer import hidden, make_optimizer
+from vitrail.train.plan import Facts, fill
+from vitrail.train.recipe import Recipe
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (2, 16, 48), (2, 48, 16)])
@@ -44,6 +46,25 @@ def test_a_matrix_learns_as_with_pytorchs_muon_and_a_vector_as_with_adamw():
     moved = (matrix - start[0]).detach().abs().mean()
     assert (matrix - plain).detach().abs().mean() < 0.03 * moved
     torch.testing.assert_close(vector.detach(), other.detach())
+
+
+@pytest.mark.parametrize(
+    ("facts", "recipe", "expected"),
+    [
+        (Facts(5_000, 10, pretrained=False, side=32), {}, "muon"),
+        (Facts(5_000, 10, pretrained=False, side=32), {"optimizer": "adamw"}, "adamw"),
+        (Facts(5_000, 10, pretrained=False, side=32), {"tune": "head"}, "adamw"),  # no matrix of a block learns
+        (Facts(5_000, 10, pretrained=False, side=16), {}, "adamw"),
+        (Facts(5_000, 10, pretrained=False, side=32, layered=False), {}, "adamw"),
+        (Facts(5_000, 10, pretrained=True, side=32), {}, "adamw"),
+        (Facts(5_000, 10, pretrained=True, side=32), {"optimizer": "muon"}, "muon"),
+        (Facts(5_000, 10, pretrained=True, side=32, masked=True), {}, "adamw"),
+    ],
+)
+def test_it_is_for_transformers_from_scratch_unless_asked_for(facts, recipe, expected):
+    full, why = fill(Recipe(**recipe), facts)
+    assert full.optimizer == expected
+    assert (why["optimizer"] == "as asked") == ("optimizer" in recipe)
 
 
 def test_queries_keys_and_values_are_three_matrices():
