@@ -20,6 +20,17 @@ def test_kept_says_why_where_an_earlier_epoch_has_the_better_figure(error, capsy
     assert "kept" not in worse
 
 
+def test_what_the_first_step_takes_to_compile_is_not_taken_for_the_pace():
+    trainer = make_trainer(epochs=2)
+    trainer.steps, trainer.batch_size, trainer.step, trainer.sums["time"] = 10, 4, 1, 30.0
+    trainer.warm = (0, 1, 30.0)
+    assert trainer._progress().seconds_left is None
+    trainer.step, trainer.sums["time"] = 3, 34.0
+    assert trainer._progress().seconds_left == pytest.approx(17 * 2.0)
+    trainer.epoch, trainer.step, trainer.sums["time"] = 1, 4, 8.0
+    assert trainer._progress().seconds_left == pytest.approx(6 * 2.0)
+
+
 @pytest.mark.parametrize(("rate", "words"), [(0.31, "0.3"), (9.4, "9.4"), (12.6, "13"), (54321.0, "54,321")])
 def test_a_slow_pace_keeps_a_decimal(rate, words, capsys):
     View().epoch({"epoch": 1, "train_loss": 1.0, "images_per_second": rate}, 1, False)

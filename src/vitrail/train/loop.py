@@ -76,7 +76,7 @@ class Progress:
     loss: float | None  # mean over the epoch so far
     images_per_second: float
     data_wait: float  # share of the time spent waiting for data
-    seconds_left: float
+    seconds_left: float | None  # not known before the second step of a process: the first also compiles
     score: dict[str, float] = field(default_factory=dict)
 
 
@@ -122,6 +122,7 @@ class Trainer:
         self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
+        self.warm: tuple[int, int, float] | None = None  # epoch, step and seconds of it after the first step here
         self.ahead: float | None = None  # what an earlier epoch validated at, if better than the last
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
@@ -181,6 +182,7 @@ class Trainer:
                 self.step += 1
                 now = time.monotonic()
                 self.sums["time"] = spent + now - started
+                self.warm = self.warm or (self.epoch, self.step, self.sums["time"])
                 if self.show and (now - shown > 0.5 or self.step == self.steps):
                     shown = now
                     self.show(self._progress())
@@ -331,11 +333,14 @@ class Trainer:
         spent = max(self.sums["time"], 1e-9)
         counted = (self.step - 1) * self.batch_size  # the last loss is not known yet
         left = (self.settings.epochs - self.epoch) * self.steps - self.step
+        epoch, first, before = self.warm or (self.epoch, 0, 0.0)
+        steps, seconds = (self.step - first, spent - before) if epoch == self.epoch else (self.step, spent)
         last = self.history[-1] if self.history else {}
         return Progress(
             self.epoch + 1, self.settings.epochs, self.step, self.steps,
             self.sums["loss"] / counted if counted else None,
-            self.step * self.batch_size / spent, self.sums["wait"] / spent, left * spent / self.step,
+            self.step * self.batch_size / spent, self.sums["wait"] / spent,
+            left * seconds / steps if steps else None,
             {name: value for name, value in last.items() if name.startswith("val_")},
         )  # fmt: skip
 

@@ -83,9 +83,11 @@ class View:
         score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if _told(name))
         loss = "" if now.loss is None else f"  loss {now.loss:.3f}{self.beside}"
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
+        left, rate = "", ""
+        if now.seconds_left is not None:
+            left, rate = f"  {clock(now.seconds_left)} left", f"  {pace(now.images_per_second)}{wait}"
         self.progress(
-            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}  {clock(now.seconds_left)} left{loss}"
-            f"{score}  {pace(now.images_per_second)}{wait}{memory()}"
+            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}{left}{loss}{score}{rate}{memory()}"
         )
 
     def epoch(self, row: dict[str, Any], epochs: int, is_best: bool, ahead: float | None = None) -> None:
