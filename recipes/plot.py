@@ -62,8 +62,8 @@ def draw(found: dict[str, Any]) -> Figure:
 def told(found: dict[str, Any]) -> str:
     """One line under the question: what was run, and how often."""
     seeds = len({row["seed"] for row in found["runs"]})
-    fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values())
-    several = f"{fewest} or {seeds}" if fewest < seeds else f"{seeds}"
+    fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values(), default=seeds)
+    several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
     often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
     where = "toy size, on digits" if found["toy"] else found["versions"]["hardware"]
     return f"{'' if found['toy'] else found['notes'] + ' '}({often}; {where})"

@@ -17,7 +17,7 @@ STUDY = Study(
     variants=[Variant(kind, settings={"position": kind}, options=OPTIONS, line="ViT") for kind in KINDS],
     minutes=6,
     seeds=(0, 1, 2),
-    notes="CIFAR-10 from scratch, 20 epochs, patches of 4; all else is equal.",
+    notes="CIFAR-10 from scratch, 20 epochs, Muon, patches of 4; all else is equal.",
 )
 
 if __name__ == "__main__":

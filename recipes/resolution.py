@@ -12,7 +12,7 @@ SIZES = (24, 28, 40, 48, 64)
 
 
 def variants() -> list[Variant]:
-    base = {"epochs": 60, "batch_size": 512, "lr": 2e-3}
+    base = {"epochs": 60, "batch_size": 512, "optimizer": "muon", "lr": 1e-3}
     found = [Variant("base", options=base, means=True)]
     for name, measure in (("not resized", "not_resized"), ("resized", "accuracy")):
         for size in sorted((32, *SIZES)):

@@ -31,10 +31,12 @@ import torch
 
 import vitrail
 from vitrail.data.sources import open_source
+from vitrail.models.catalog import model_settings
 from vitrail.train.record import versions
 
 ROOT = Path(__file__).parents[1]
 TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
+Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,11 @@ class Variant:
     means: bool = False  # a means, such as a teacher: in the record, not in the plot
     once: bool = False  # one run, of seed 0, that serves all seeds
 
+    def seed(self, asked: int) -> int:
+        return 0 if self.once else asked
+
     def place(self, work: Path, seed: int) -> Path:
-        return work / f"{slug(self.name)}-{0 if self.once else seed}"
+        return work / f"{slug(self.name)}-{self.seed(seed)}"
 
     def result(self, work: Path, seed: int) -> Path:
         """Its row, once it is done."""
@@ -219,31 +224,50 @@ def run_one(
     return row
 
 
-def take_up(study: Study, record: Path, data: Path, work: Path, device: str) -> None:
-    """What a record has of this study, as the files of finished runs. Not a run that was told something else, and not
-    one whose weights another one has to begin with and which are not here."""
-    found = json.loads(record.read_text())
+def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
+    """What a record has of this study already, by variant and seed: of these pictures, with these versions, and told
+    what the variants and those that they need tell today."""
+    if not record.exists():
+        return {}
+    found, now = json.loads(record.read_text()), versions(torch.device(device))
     if found["data"]["sha256"] != digest(data):
-        raise SystemExit(f"{record} is about other pictures than {data.name}: give this one another folder with --out.")
-    if found["versions"] != (now := versions(torch.device(device))):
-        raise SystemExit(f"{record} was measured with {found['versions']}, and here is {now}: give another --out.")
-    rows = {(row["variant"], row["seed"]): row for row in found["runs"]}
-    for wave in reversed(study.order()):
-        for variant in wave:
-            for seed in {seed for name, seed in rows if name == variant.name and agrees(variant, rows[name, seed])}:
-                kept = variant.result(work, seed)
-                wanted = any(variant.name in other.needs and not other.result(work, seed).exists()
-                             for other in study.variants)  # fmt: skip
-                if not kept.exists() and (not wanted or variant.place(work, seed).exists()):
-                    kept.write_text(json.dumps(rows[variant.name, seed], indent=1) + "\n")
+        raise SystemExit(f"{record} is about other pictures than {data}: name another folder with --out.")
+    if found["versions"] != now:
+        raise SystemExit(f"{record} was measured with {found['versions']}, here is {now}: name another folder, --out.")
+    known: Rows = {}
+    for variant in (variant for wave in study.order() for variant in wave):
+        for row in (row for row in found["runs"] if row["variant"] == variant.name):
+            needs = [study.find(need) for need in variant.needs]
+            if agrees(variant, row, data) and all((need.name, need.seed(row["seed"])) in known for need in needs):
+                known[variant.name, row["seed"]] = row
+    return known
 
 
-def agrees(variant: Variant, row: dict[str, Any]) -> bool:
-    """Was it told what the variant tells?"""
+def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:
+    """Was that run told what the variant tells? What only looks at a run, or at a cost, does not say."""
+    if variant.verb not in ("train", "pretrain"):
+        return False
+    learnt = f"{data.stem}-{variant.images}.npz" if variant.images else data.name
     told = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
-    if variant.verb in ("train", "pretrain") and variant.options.get("weights", "none") == "none":
-        told["model"] = named(variant)
-    return all(row.get("recipe", told).get(key) == value for key, value in told.items())
+    return (
+        row["call"].startswith(f"vitrail.{variant.verb}({learnt!r},")
+        and all(row["recipe"].get(key) == value for key, value in told.items())
+        and (bool(variant.starts) or model_settings(row["recipe"]["model"]) == model_settings(named(variant)))
+    )
+
+
+def to_do(
+    study: Study, waves: list[list[Variant]], seeds: list[int], work: Path, known: Rows
+) -> list[tuple[Variant, int]]:
+    """What has no row yet; and what has one in the record alone where its weights are wanted, which that has not."""
+    found, wanted = [], set()
+    for variant in (variant for wave in reversed(waves) for variant in reversed(wave)):
+        for seed in reversed(dict.fromkeys(map(variant.seed, seeds))):
+            recorded = (variant.name, seed) in known and (variant.name, seed) not in wanted
+            if not recorded and not variant.result(work, seed).exists():
+                found.append((variant, seed))
+                wanted |= {(need, study.find(need).seed(seed)) for need in variant.needs}
+    return found[::-1]
 
 
 def digest(path: Path) -> str:
@@ -253,10 +277,14 @@ def digest(path: Path) -> str:
 
 
 def record(
-    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, small: bool
-) -> dict[str, Any]:
-    """What is done so far, as one JSON."""
-    files = [*dict.fromkeys(variant.result(work, seed) for variant in study.variants for seed in seeds)]
+    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, small: bool,
+    known: Rows,
+) -> dict[str, Any]:  # fmt: skip
+    """What is done so far, as one JSON, what was known before included."""
+    seeds = sorted({*seeds, *(seed for _, seed in known)})
+    files = {variant.result(work, seed): known.get((variant.name, variant.seed(seed)))
+             for variant in study.variants for seed in seeds}  # fmt: skip
+    rows = {file: json.loads(file.read_text()) if file.exists() else row for file, row in files.items()}
     source = open_source(data)
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
@@ -265,8 +293,8 @@ def record(
         "minutes_planned": None if small else study.minutes,
         "data": {"name": data.name, "sha256": digest(data), **{split: len(s) for split, s in source.splits.items()}},
         "versions": versions(torch.device(device)),
-        "runs": [json.loads(file.read_text()) for file in files if file.exists()],
-        "missing": [file.stem for file in files if not file.exists()],
+        "runs": [row for row in rows.values() if row],
+        "missing": [file.stem for file, row in rows.items() if not row],
     }  # fmt: skip
     found["training_minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)  # of all runs, one by one
     out.mkdir(parents=True, exist_ok=True)
@@ -297,8 +325,6 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         asked.data = work / "digits.npz"
         if not asked.data.exists():
             toy_data(asked.data)
-    if not asked.toy and (before := out / f"{study.name}.json").exists():
-        take_up(study, before, asked.data, work, asked.device)
     if asked.one:
         run_one(study, study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
         return None
@@ -308,8 +334,10 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         for wave in reversed(waves):
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
-    todo = [(v, s) for wave in waves for v in wave for s in ([0] if v.once else asked.seeds)]
-    todo = [(variant, seed) for variant, seed in todo if not variant.result(work, seed).exists()]
+    before = out / f"{study.name}.json"
+    unread = asked.toy or (asked.list and not asked.data.exists())
+    known = {} if unread else known_rows(study, before, asked.data, asked.device)
+    todo = to_do(study, waves, asked.seeds, work, known)
     print(
         f"{study.name}: {study.question} {len(todo)} runs to do, {study.minutes:g} minutes planned on one H200 for all."
     )
@@ -320,7 +348,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
-    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy)
+    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy, known)
     show(found)
     return found
 

@@ -101,29 +101,31 @@ def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_
     small = {"epochs": 1, "batch_size": 32, "workers": 0}
     base = study.Variant("base", "vit_nano2:depth=1", options=small)
     after = study.Variant("after", options=small | {"weights": "run:base", "refit": "off"})
-
-    def run(work, *variants):
-        words = ["--data", str(data), "--device", "cpu", "--work", str(tmp_path / work), "--out", str(tmp_path)]
-        found = study.main(study.Study("small", "?", [*variants], 1), words)
-        begun = int(re.search(r"(\d+) runs to do", capsys.readouterr().out)[1])
-        return begun, {row["variant"]: row for row in found["runs"]}
-
     data = study.toy_data(tmp_path / "digits.npz")
-    begun, first = run("one", base)
-    assert begun == 1
-    assert run("two", base) == (0, first)  # another machine, on which nothing has run
-    other = replace(base, options=small | {"lr": 3e-4})
-    begun, second = run("three", other)
-    assert begun == 1 and second["base"]["recipe"]["lr"] == 3e-4
-    begun, third = run("four", other, after)
-    assert begun == 2 and third["base"]["figures"] == second["base"]["figures"]  # its weights were not here
-    begun, fourth = run("five", other, after)
-    assert begun == 0 and fourth == third
+
+    def run(work, *variants, seeds=("0",)):
+        words = ["--data", str(data), "--device", "cpu", "--work", str(tmp_path / work), "--out", str(tmp_path)]
+        found = study.main(study.Study("small", "?", [*variants], 1), [*words, "--seeds", *seeds])
+        begun = int(re.search(r"(\d+) runs to do", capsys.readouterr().out)[1])
+        return begun, {(row["variant"], row["seed"]): row for row in found["runs"]}
+
+    begun, first = run("one", base, after, seeds=("0", "1"))
+    assert begun == 4
+    assert run("two", base, after) == (0, first)  # where nothing has run, and the other seed is not lost
+    assert run("three", replace(base, images=160), seeds=("1",))[0] == 1
+    slower = replace(base, options=small | {"lr": 3e-4})
+    begun, second = run("four", slower)
+    assert begun == 1 and second["base", 0]["recipe"]["lr"] == 3e-4
+    begun, third = run("five", slower, after)  # begins with the weights of one that was told something else
+    assert begun == 2 and third["base", 0]["figures"] == second["base", 0]["figures"]
+    once = replace(base, once=True)
+    run("six", once, after)
+    assert run("seven", once, after, seeds=("0", "1"))[0] == 2  # one of them for its weights
     with np.load(data) as arrays:
         changed = {**arrays, "test_labels": arrays["test_labels"][::-1]}
     np.savez(data, **changed)
     with pytest.raises(SystemExit, match="other pictures"):
-        run("six", other)
+        run("eight", base)
 
 
 def test_a_row_has_the_time_and_the_images_of_all_its_epochs_and_of_what_it_started_from(tmp_path):

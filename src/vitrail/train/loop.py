@@ -339,7 +339,7 @@ class Trainer:
         return Progress(
             self.epoch + 1, self.settings.epochs, self.step, self.steps,
             self.sums["loss"] / counted if counted else None,
-            self.step * self.batch_size / spent, self.sums["wait"] / spent,
+            steps * self.batch_size / max(seconds, 1e-9), self.sums["wait"] / spent,
             left * seconds / steps if steps else None,
             {name: value for name, value in last.items() if name.startswith("val_")},
         )  # fmt: skip

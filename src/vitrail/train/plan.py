@@ -110,19 +110,19 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
     start = "after MAE" if facts.masked else "from scratch"
     size = f"{start}, {n:,} images"
     batch = min(max(8, n // 8), by(n, ((10_000, 64), (100_000, 256)), 1024))
-    large = n >= 10_000
+    large, tiny = n >= 10_000, facts.side <= TINY
     return {
         "epochs": (epochs, size),
         "batch_size": (batch, size),
-        "lr": (2e-3 if facts.side <= TINY else 1e-3, start),
-        "optimizer": ("adamw", "few pixels") if facts.side <= TINY else ("muon", f"{start}; AdamW outside of blocks"),
+        "lr": (2e-3 if tiny else 1e-3, start),
+        "optimizer": ("adamw", "few pixels") if tiny else ("muon", f"{start}; AdamW for what is no inner matrix"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
         "drop_path": (0.1, start),
         "augment": ("strong" if large and facts.side > 64 else "medium", size),
         "flip": (0.5, "usual"),
-        "mixup": (0.8 if large else 0.0 if facts.side <= TINY else 0.2, size),
+        "mixup": (0.8 if large else 0.0 if tiny else 0.2, size),
         "cutmix": (1.0 if large else 0.0, size),
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
