@@ -117,7 +117,7 @@ def slug(name: str) -> str:
 
 def toy(variant: Variant) -> Variant:
     """The same in seconds: 8×8 pictures, a transformer of one block, one epoch."""
-    options = dict(variant.options)
+    options = {key: value for key, value in variant.options.items() if key != "compile"}
     if variant.verb in ("train", "pretrain"):
         options |= {"epochs": 1, "batch_size": 32, "refit": "off", "workers": 0}
         if variant.verb == "pretrain":
@@ -335,12 +335,19 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
     before = out / f"{study.name}.json"
-    unread = asked.toy or (asked.list and not asked.data.exists())
-    known = {} if unread else known_rows(study, before, asked.data, asked.device)
+    if not asked.data.exists() and not asked.list:
+        raise SystemExit(f"There is no {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
+    known: Rows = {}
+    if not asked.toy and asked.data.exists():
+        try:
+            known = known_rows(study, before, asked.data, asked.device)
+        except SystemExit as why:
+            if not asked.list:
+                raise
+            print(why)
     todo = to_do(study, waves, asked.seeds, work, known)
-    print(
-        f"{study.name}: {study.question} {len(todo)} runs to do, {study.minutes:g} minutes planned on one H200 for all."
-    )
+    planned = "toy size: seconds each" if asked.toy else f"{study.minutes:g} minutes planned on one H200 for all"
+    print(f"{study.name}: {study.question} {len(todo)} runs to do, {planned}.")
     if asked.list:
         for variant, seed in todo:
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
@@ -399,6 +406,8 @@ def show(found: dict[str, Any]) -> None:
             seen = np.mean([row["images_seen"] for row in rows])
             images = f", {seen:,.0f} images seen" if seen else ""
             print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
+    if found["toy"]:
+        print("  Toy size: that all of it runs is all that these figures say.")
     if found["missing"]:
         print(f"  still to do: {', '.join(found['missing'])}")
 

@@ -195,6 +195,10 @@ def test_ticks_are_round_numbers_that_enclose_the_values():
     assert nice_ticks(0.1, 3.1) == [0, 1, 2, 3, 4]
     assert nice_ticks(0.871, 0.904) == [0.87, 0.88, 0.89, 0.9, 0.91]
     assert nice_ticks(5, 5)[0] < 5 < nice_ticks(5, 5)[-1]
+    one = line_chart("Accuracy", [1], [Series("validation", [0.82])], percent)
+    assert "100\u202f%" in one and "120\u202f%" not in one  # no axis beyond all
+    alike = line_chart("Waiting", [1, 2], [Series("", [0.00101, 0.00104])], percent)
+    assert alike.count(">0.1\u202f%</text>") == 1  # values that are written alike, once
     assert nice_ticks(0, 0) == [0, 0.2, 0.4, 0.6, 0.8, 1]  # as the mAP of a detector that finds nothing
     assert nice_ticks(1e-14, 2e-14)[0] == 1e-14 and nice_ticks(1e-14, 2e-14)[-1] == 2e-14
     assert [number(v) for v in (0, 2e-4, 2.344e-5, 0.57523, 12345.6, None)] == [

@@ -15,7 +15,7 @@ from vitrail.errors import VitrailError, nearest
 from vitrail.export.check import check as check_difference
 from vitrail.export.check import difference, read_back, shapes_to_try
 from vitrail.export.check_boxes import compare
-from vitrail.export.onnx import write_onnx
+from vitrail.export.onnx import require_onnx, write_onnx
 from vitrail.models import MaskedAutoencoder
 from vitrail.models.dense import DetectorSettings
 from vitrail.models.segment import Segmenter
@@ -75,6 +75,8 @@ def export(
     source = None if isinstance(run, Predictor) else os.fspath(run)
     if source is not None and source.endswith(".onnx"):
         raise VitrailError(f"{source} is an ONNX file already; name the run or checkpoint that it was exported from.")
+    if to == "onnx":
+        require_onnx()
     path = _target(source, to, out)
     predictor = run if isinstance(run, Predictor) else load(run, model, image_size, device="cpu")
     if told is not None and to == "onnx":

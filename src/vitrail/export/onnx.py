@@ -30,14 +30,16 @@ OPSET = 20  # the first with GELU as one operator
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file beyond 2 GB must keep its weights in a second one
 
 
-def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str) -> None:
-    """Writes the model's graph for pictures of `size`; beyond 2 GB with its weights beside it, in `<name>.data`."""
+def require_onnx() -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
         raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
+
+def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str) -> None:
+    """Writes the model's graph for pictures of `size`; beyond 2 GB with its weights beside it, in `<name>.data`."""
     copied = copy.deepcopy(model).cpu().float()
     both, x, sizes = _asked(copied, size)
     both = both.eval().requires_grad_(False)

@@ -67,6 +67,8 @@ def line_chart(
     if not known or not x:
         return ""
     ticks = nice_ticks(min(known), max(known))
+    if write is percent and max(known) <= 1:
+        ticks = [tick for tick in ticks if tick <= 1]
     low, high = ticks[0], ticks[-1]
     first, last = min(x), max(x)
 
@@ -76,12 +78,14 @@ def line_chart(
     def down(value: float) -> float:
         return height - bottom - (height - top - bottom) * (value - low) / (high - low)
 
-    parts = []
+    parts, before = [], ""
     for tick in ticks:
         y = f"{down(tick):.1f}"
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{y}" y2="{y}"/>')
         label = write(tick).replace(f".0{THIN}", THIN)
-        parts.append(f'<text class="tick end" x="{left - 8}" y="{y}" dy=".32em">{escape(label)}</text>')
+        if label != before:  # of values that differ by less than is written, one
+            parts.append(f'<text class="tick end" x="{left - 8}" y="{y}" dy=".32em">{escape(label)}</text>')
+        before = label
     for tick in _whole_ticks(first, last, (width - left - right) // 50):
         parts.append(f'<text class="tick middle" x="{across(tick):.1f}" y="{height - 10}">{tick}</text>')
     parts.append(f'<text class="tick end" x="{left - 8}" y="{height - 10}">{escape(x_name)}</text>')

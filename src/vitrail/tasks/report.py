@@ -144,7 +144,11 @@ def findings(content: ReportContent) -> Iterator[str]:
     if {"recall", "support", "f1"} <= columns.keys() and len(content.classes) > 2:
         support = columns["support"]
         there = [c for c in range(len(content.classes)) if support[c] > 0]
-        worst = min([c for c in there if support[c] >= 5] or there, key=lambda c: columns["f1"][c], default=None)
+        worst = min(
+            [c for c in there if support[c] >= 5] or there,
+            key=lambda c: (columns["f1"][c], columns["recall"][c]),
+            default=None,
+        )
         if worst is not None and columns["f1"][worst] < 1:
             found = round(columns["recall"][worst] * support[worst])
             taken = taken_for(content.confusion, worst)

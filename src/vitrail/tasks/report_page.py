@@ -336,7 +336,7 @@ def _problems(content: ReportContent) -> str:
     found = content.problems
     parts = [f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in found.notes)}</ul>"] if found.notes else []
     for groups, title, words in (
-        (found.leaked, "In more than one split", "The same picture is among the training and the test images."),
+        (found.leaked, "In more than one split", "The same picture is in two splits: what is measured on it flatters."),
         (
             found.conflicting,
             "With more than one label",

@@ -198,6 +198,7 @@ class Job(Work):
                 self.view.line(f"  learning rate {lr:g}: {self.why['lr']}.")
             return {}
         images, held_out = self.views["train as predicted"], []
+        self.view.progress("  solving for a linear classifier on the frozen features")
         features = self.head_inputs()
         targets = self.task.targets(images.labels())
         for layer, inputs in zip(classifiers(self.model), features, strict=True):
@@ -210,6 +211,7 @@ class Job(Work):
                 if layer.bias is not None:
                     layer.bias.copy_(bias)
         score = self.task.score(torch.stack(held_out).mean(dim=0), targets)
+        self.view.settle()
         self.view.line(
             f"A linear classifier on the frozen features: {SHORT[self.task.figure]} {score[self.task.figure]:.1%}, "
             f"cross-validated on the training images ({clock(time.monotonic() - began)})."
@@ -302,7 +304,9 @@ class Job(Work):
         What it starts from stays as it is until all is done, so that a run that is killed here can be resumed."""
         share, solved = 1.0, any(row["epoch"] == 0 for row in history)
         if "val" in self.views and self.epochs and solved:
+            self.view.progress("  measuring how far to go from the linear classifier")
             share = best_share(self.model, self.first, copies(self.model), self.figure)
+            self.view.settle()
             best = {**best, "share": share}
         figures: dict[str, Any] = {}
         more: dict[str, Any] = {}

@@ -115,7 +115,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "epochs": (epochs, size),
         "batch_size": (batch, size),
         "lr": (2e-3 if tiny else 1e-3, start),
-        "optimizer": ("adamw", "few pixels") if tiny else ("muon", f"{start}; AdamW for what is no inner matrix"),
+        "optimizer": ("adamw", "images of few pixels") if tiny else ("muon", f"{start} it learns more than AdamW"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
@@ -183,7 +183,8 @@ def _spoofing(facts: Facts, epochs: tuple[int, str]) -> dict[str, tuple[Any, str
 
 def _refit(n: int, size: str) -> tuple[str, str]:
     """What is held out of few images is missed; what is held out of many is not, and costs as long again."""
-    return ("on", f"{size}: in the end it learns from those held out too") if n < 20_000 else ("off", size)
+    why = f"{size}: in the end it learns from those held out too, which takes as long again"
+    return ("on", why) if n < 20_000 else ("off", size)
 
 
 TINY, MOVED = 16, 32  # pixels a side, at most

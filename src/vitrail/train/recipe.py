@@ -131,7 +131,8 @@ class Recipe:
                 raise VitrailError(f"--{name.replace('_', '-')} goes with --task spoof.")
         if self.optimizer == "muon" and self.tune in ("head", "prompt", "bias"):
             raise VitrailError(
-                f"--optimizer muon is for matrices, and with --tune {self.tune} none of them learns: leave it out."
+                "--optimizer muon is for matrices inside of a transformer, and with "
+                f"--tune {self.tune} none of them learns: leave it out."
             )
         if self.task == "spoof" and self.refit == "on":
             raise VitrailError("--refit on would change the weights after their threshold was chosen: leave it out.")

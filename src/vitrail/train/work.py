@@ -125,7 +125,7 @@ class Work(ABC):
         trainer = self.trainer()
         if self.resumed:
             trainer.load_state(self.resumed[1])
-            view.line(f"Resuming after epoch {trainer.epoch}, step {trainer.step}.")
+            view.line(f"Resuming in epoch {trainer.epoch + 1}, after step {trainer.step} of {trainer.steps}.")
         else:
             self.begin(trainer, first)
         log: Log | None = None
