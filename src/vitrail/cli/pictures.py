@@ -17,7 +17,8 @@ def needed(model: str | None) -> str:
 
     if model is None:
         model = default_model()
-        print(f"vitrail: with {model}, which ships inside; --model names another.", file=sys.stderr)
+        words = "which ships inside and has 200 names for things; --model names another."
+        print(f"vitrail: with {model}, {words}", file=sys.stderr)
     return model
 
 
