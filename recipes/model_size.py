@@ -26,7 +26,7 @@ STUDY = Study(
         for name, (width, depth, heads) in VIT.items()
     ]
     + [Variant(name, f"tv:{name}", options=OPTIONS, line="ResNet", x="parameters") for name in RESNET],
-    minutes=4,
+    minutes=6,
     x="parameters, millions",
     logarithmic="x",
     notes="CIFAR-10 from scratch, 15 epochs, AdamW unless said.",

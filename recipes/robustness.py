@@ -19,7 +19,7 @@ STUDY = Study(
         for name, model, optimizer in MODELS
         for words, more in (("augmented", {"augment": "medium"}), ("not augmented", PLAIN))
     ],
-    minutes=3,
+    minutes=4,
     figure="moved",
     axis="accuracy on moved test images, %",
     beside=("top1", "accuracy on the same images where they were, %"),

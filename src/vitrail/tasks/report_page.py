@@ -1,8 +1,7 @@
 """How a report looks: its sections as HTML, each from the values of a `ReportContent` and left out if it has none."""
 
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from vitrail.tasks.charts import (
     reliability_chart,
     without_diagonal,
 )
-from vitrail.tasks.report import Picture, ReportContent, findings, taken_for
+from vitrail.tasks.report import ReportContent, findings, taken_for
+from vitrail.tasks.report_pieces import WINDOW, folded, gallery, isolated, tabled
 
 # What a figure is called, and what it says to someone who has not met it.
 FIGURES = {
@@ -44,24 +44,7 @@ SCORES = {
     "top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1",
     "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "miou": "mean IoU", "auc": "AUC", "eer": "EER",
 }  # fmt: skip
-# Of a list of files, of pictures, and of classes: the page is for reading, and small enough to be mailed.
-MOST_ROWS, MOST_PICTURES, MOST_CLASSES = 200, 60, 2000
-
-WINDOW = (
-    '<svg class="window" viewBox="0 0 48 66" aria-hidden="true"><clipPath id="arch"><path d="M2 64V25C2 12 12 4 24 2'
-    'c12 2 22 10 22 23v39z"/></clipPath><g clip-path="url(#arch)">'
-    + "".join(
-        f'<polygon points="{points}" fill="{fill}"/>'
-        for points, fill in (
-            ("0,0 24,0 24,17 11,22 0,20", "#3f62c4"), ("24,0 48,0 48,20 37,22 24,17", "#2b4499"),
-            ("0,20 11,22 14,35 0,40", "#8da8e6"), ("48,20 37,22 34,35 48,40", "#5f80d6"),
-            ("11,22 24,17 37,22 34,35 24,41 14,35", "#e0ac4a"), ("0,40 14,35 24,41 24,54 8,58 0,54", "#2b4499"),
-            ("48,40 34,35 24,41 24,54 40,58 48,54", "#3f62c4"), ("0,54 8,58 10,66 0,66", "#b5475a"),
-            ("48,54 40,58 38,66 48,66", "#8da8e6"), ("8,58 24,54 40,58 38,66 10,66", "#5f80d6"),
-        )
-    )
-    + '</g><path class="lead" d="M2 64V25C2 12 12 4 24 2c12 2 22 10 22 23v39z"/></svg>'
-)  # fmt: skip
+MOST_CLASSES = 2000  # the page is for reading, and small enough to be mailed
 
 
 def page(content: ReportContent) -> str:
@@ -181,11 +164,11 @@ def _training(content: ReportContent) -> str:
     kept = "" if mark is None else f" The fine upright line is epoch {x[mark]:g}, whose weights were kept."
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key in keys]
     cells = [[number(_value(row, key)) for key in columns] for row in rows]
-    table = _table("Every epoch", [_column(key) for key in columns], cells, numeric=range(len(columns)))
+    epochs = tabled("Every epoch", [_column(key) for key in columns], cells, numeric=range(len(columns)))
     return (
         f'<p class="note">Point at a chart, or use the arrow keys, to read an epoch.{kept}</p>'
         f'<div class="charts two">{"".join(charts)}</div><div class="charts three">{"".join(others)}</div>'
-        f"<details><summary>The same as a table</summary>{table}</details>"
+        f"<details><summary>The same as a table</summary>{epochs}</details>"
     )
 
 
@@ -208,7 +191,7 @@ def _class_table(content: ReportContent) -> str:
     few = f" {number(MOST_CLASSES)} of {number(len(order))} classes, the worst" if len(order) > MOST_CLASSES else ""
     rows = []
     for c in order[:MOST_CLASSES]:
-        cells = f'<th scope="row">{_name(content.classes[c])}</th>'
+        cells = f'<th scope="row">{isolated(content.classes[c])}</th>'
         for key in columns:
             value = float(content.per_class[key][c])
             if key == "support":
@@ -222,7 +205,7 @@ def _class_table(content: ReportContent) -> str:
             if other is None:
                 cells += '<td data-v="0"></td>'
             else:
-                words = f'{_name(content.classes[other[0]])} <span class="muted">×{other[1]}</span>'
+                words = f'{isolated(content.classes[other[0]])} <span class="muted">×{other[1]}</span>'
                 cells += f'<td data-v="{other[1]}">{words}</td>'
         rows.append(f"<tr>{cells}</tr>")
     legend = " Recall: how many of the class were found. Precision: how many said to be of the class are."
@@ -246,13 +229,13 @@ def _confusion(content: ReportContent) -> str:
     flat = np.argsort(-wrong, axis=None, kind="stable")[:15]
     pairs = [(*divmod(int(i), len(matrix)), int(wrong.flat[i])) for i in flat if wrong.flat[i] > 0]
     rows = [
-        [_name(content.classes[r]), _name(content.classes[c]), str(n), percent(n / matrix[r].sum())]
+        [isolated(content.classes[r]), isolated(content.classes[c]), str(n), percent(n / matrix[r].sum())]
         for r, c, n in pairs
     ]
     heads = ["Labelled", "Predicted", "Images", "Of the class"]
     listed = "<p>None: no image was mistaken.</p>"
     if rows:
-        listed = _table("The most frequent confusions", heads, rows, numeric=(2, 3))
+        listed = tabled("The most frequent confusions", heads, rows, numeric=(2, 3))
     merged = math.ceil(len(matrix) / LARGEST_DRAWN)
     summed = " Only mistakes are coloured." if len(matrix) > LARGEST_NAMED else ""
     summed += f" Each cell sums {merged} × {merged} classes, in their order." if merged > 1 else ""
@@ -273,7 +256,7 @@ def _calibration(content: ReportContent) -> str:
          percent(table["confidence"][b]), percent(table["accuracy"][b]), str(int(table["count"][b]))]
         for b in range(len(table["count"])) if table["count"][b]
     ]  # fmt: skip
-    words = _table("Calibration by bin", ["Bin", "Claimed", "Right", unit.capitalize()], rows, numeric=(1, 2, 3))
+    words = tabled("Calibration by bin", ["Bin", "Claimed", "Right", unit.capitalize()], rows, numeric=(1, 2, 3))
     error = content.figures.get("ece")
     sentence = "" if error is None else f" The average distance is the calibration error, {percent(error)}."
     return (
@@ -291,7 +274,7 @@ def _mistakes(content: ReportContent) -> str:
         return ""
     return (
         '<p class="note">Wrong, and sure of it. These are worth a look first: some may be wrong labels rather than '
-        f"wrong predictions.</p>{_gallery(content.mistakes)}"
+        f"wrong predictions.</p>{gallery(content.mistakes)}"
     )
 
 
@@ -302,34 +285,8 @@ def _hardest(content: ReportContent) -> str:
         "The labels that got the lowest probability" if content.multi_label else "The lowest probability of the label"
     )
     also = ", without the images above" if content.mistakes else ""
-    gallery = _gallery(content.hardest, "gave" if content.multi_label else "said")
-    return f'<p class="note">{what}{also}.</p>{gallery}'
-
-
-def _gallery(pictures: Sequence[Picture], verb: str = "said") -> str:
-    cards = "".join(_card(picture, verb) for picture in pictures[:MOST_PICTURES])
-    return f'<ul class="gallery">{cards}</ul>'
-
-
-def _card(picture: Picture, verb: str) -> str:
-    safe = picture.image.startswith("data:image/")
-    pixels = ' class="pixels"' if picture.image.startswith("data:image/png") else ""
-    words = f"{verb} {picture.predicted}, label {picture.true}"
-    image = f'<img src="{escape(picture.image)}" alt="{escape(words)}"{pixels} loading="lazy">' if safe else ""
-    true = "" if picture.true_probability is None else f" <span>{percent(picture.true_probability)}</span>"
-    name = _parted(escape(picture.name))
-    file = f'<p class="file">{name}</p>' if name else ""
-    return (
-        f'<li><div class="frame">{image}</div><dl>'
-        f'<div class="said"><dt>{verb}</dt> <dd>{_parted(_name(picture.predicted))} '
-        f"<span>{percent(picture.probability)}</span></dd></div>"
-        f"<div><dt>label</dt> <dd>{_parted(_name(picture.true))}{true}</dd></div></dl>{file}</li>"
-    )
-
-
-def _parted(words: str) -> str:
-    """HTML of a name that is broken, where it has to be, behind _ and /."""
-    return re.sub(r"(?<!<)([/_])", r"\1<wbr>", words)
+    pictures = gallery(content.hardest, "gave" if content.multi_label else "said")
+    return f'<p class="note">{what}{also}.</p>{pictures}'
 
 
 def _problems(content: ReportContent) -> str:
@@ -345,27 +302,19 @@ def _problems(content: ReportContent) -> str:
         (found.duplicates, "Twice in one split", "The same picture counts more than once."),
     ):
         if groups:
-            rows = [["<br>".join(escape(name) for name in group)] for group in groups[:MOST_ROWS]]
-            parts.append(_folded(title, len(groups), f"<p>{words}</p>{_table(title, ['Files'], rows)}"))
+            rows = [["<br>".join(escape(name) for name in group)] for group in groups]
+            parts.append(folded(title, ["Files"], rows, f"<p>{words}</p>"))
     if found.unreadable:
-        rows = [[escape(name), escape(reason)] for name, reason in found.unreadable[:MOST_ROWS]]
-        parts.append(_folded("Not readable", len(found.unreadable), _table("Not readable", ["File", "Reason"], rows)))
+        rows = [[escape(name), escape(reason)] for name, reason in found.unreadable]
+        parts.append(folded("Not readable", ["File", "Reason"], rows))
     for title, places in found.listed.items():
-        rows = [[escape(place)] for place in places[:MOST_ROWS]]
-        parts.append(_folded(escape(title), len(places), _table(title, ["File"], rows)))
+        parts.append(folded(title, ["File"], [[escape(place)] for place in places]))
     return "".join(parts)
-
-
-def _folded(title: str, count: int, inside: str) -> str:
-    more = f'<p class="muted">… and {number(count - MOST_ROWS)} more.</p>' if count > MOST_ROWS else ""
-    opened = " open" if count <= 12 else ""
-    head = f'<summary>{title} <span class="muted">{number(count)}</span></summary>'
-    return f"<details{opened}>{head}{inside}{more}</details>"
 
 
 def _recipe(content: ReportContent) -> str:
     rows = [[f"<code>{escape(name)}</code>", escape(value), escape(why)] for name, value, why in content.recipe]
-    return _table("The options of this run", ["Option", "Value", "Why"], rows) if rows else ""
+    return tabled("The options of this run", ["Option", "Value", "Why"], rows) if rows else ""
 
 
 def _reproduce(content: ReportContent) -> str:
@@ -379,25 +328,6 @@ def _reproduce(content: ReportContent) -> str:
         pairs = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in content.versions.items())
         parts.append(f'<dl class="versions">{pairs}</dl>')
     return "".join(parts)
-
-
-def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
-    """Cells are HTML already."""
-    kind = ["num" if i in numeric else "path" if head.startswith("File") else "" for i, head in enumerate(heads)]
-    head = "".join(f'<th scope="col" class="{k}">{escape(name)}</th>' for k, name in zip(kind, heads, strict=True))
-    body = ""
-    for row in rows:
-        cells = "".join(f'<td class="{k}">{cell}</td>' for k, cell in zip(kind, row, strict=True))
-        body += f"<tr>{cells}</tr>"
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _name(text: str) -> str:
-    """A name from outside, kept from turning the direction of the sentence around it."""
-    return f"<bdi>{escape(text)}</bdi>"
 
 
 def _column(key: str) -> str:
