@@ -5,7 +5,7 @@ python recipes/pooling.py --data cifar10.npz --jobs 3
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 60, "batch_size": 512, "optimizer": "muon", "lr": 1e-3}
+OPTIONS = {"epochs": 30, "batch_size": 512, "optimizer": "muon", "lr": 1e-3}
 POOLS = {
     "class token": {},
     "mean": {"pool": "mean", "class_token": False},
@@ -16,9 +16,9 @@ STUDY = Study(
     name="pooling",
     question="How should the patches become one vector?",
     variants=[Variant(name, settings=settings, options=OPTIONS, line="ViT") for name, settings in POOLS.items()],
-    minutes=8,
+    minutes=4,
     seeds=(0, 1, 2),
-    notes="CIFAR-10 from scratch, 60 epochs, Muon.",
+    notes="CIFAR-10 from scratch, 30 epochs, Muon.",
 )
 
 if __name__ == "__main__":

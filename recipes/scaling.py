@@ -1,6 +1,6 @@
 """(h) Time and memory of a training step against the image size, and the exponents.
 
-python recipes/scaling.py --data cifar10.npz
+python recipes/scaling.py
 """
 
 from study import Study, Variant, main

@@ -94,6 +94,11 @@ class Study:
     beside: tuple[str, str] = ()  # type: ignore[assignment]  # another figure and its axis, for a second panel
     notes: str = ""
 
+    @property
+    def without_data(self) -> bool:
+        """What a model costs needs no pictures."""
+        return all(variant.verb == "cost" for variant in self.variants)
+
     def find(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 
@@ -285,13 +290,15 @@ def record(
     files = {variant.result(work, seed): known.get((variant.name, variant.seed(seed)))
              for variant in study.variants for seed in seeds}  # fmt: skip
     rows = {file: json.loads(file.read_text()) if file.exists() else row for file, row in files.items()}
-    source = open_source(data)
+    about = None if study.without_data else {"name": data.name, "sha256": digest(data)} | {
+        split: len(samples) for split, samples in open_source(data).splits.items()
+    }  # fmt: skip
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
         "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "toy": small,
         "command": shlex.join(["python", f"recipes/{study.name}.py", *sys.argv[1:]]), "seeds": seeds,
         "minutes_planned": None if small else study.minutes,
-        "data": {"name": data.name, "sha256": digest(data), **{split: len(s) for split, s in source.splits.items()}},
+        "data": about,
         "versions": versions(torch.device(device)),
         "runs": [row for row in rows.values() if row],
         "missing": [file.stem for file, row in rows.items() if not row],
@@ -335,10 +342,10 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
     before = out / f"{study.name}.json"
-    if not asked.data.exists() and not asked.list:
+    if not (asked.data.exists() or asked.list or study.without_data):
         raise SystemExit(f"There is no {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
     known: Rows = {}
-    if not asked.toy and asked.data.exists():
+    if not asked.toy and asked.data.exists() and not study.without_data:
         try:
             known = known_rows(study, before, asked.data, asked.device)
         except SystemExit as why:
