@@ -65,6 +65,7 @@ def told(found: dict[str, Any]) -> str:
     fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values(), default=seeds)
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
     often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
+    often = often if found["data"] else "median of several calls"
     where = "toy size, on digits" if found["toy"] else found["versions"]["hardware"]
     return f"{'' if found['toy'] else found['notes'] + ' '}({often}; {where})"
 
@@ -105,6 +106,7 @@ def _lines(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) -
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.set_ylim(top=3 * ax.get_ylim()[1])  # room for the legend
     ax.grid(color=RULE, linewidth=0.7)
     ax.set_axisbelow(True)
     ax.legend(frameon=False, fontsize=8.5)

@@ -58,10 +58,10 @@ def test_a_matrix_learns_as_with_pytorchs_muon_and_a_vector_as_with_adamw():
         (Facts(5_000, 10, pretrained=False, side=32, layered=False), {}, "adamw"),
         (Facts(5_000, 10, pretrained=True, side=32), {}, "adamw"),
         (Facts(5_000, 10, pretrained=True, side=32), {"optimizer": "muon"}, "muon"),
-        (Facts(5_000, 10, pretrained=True, side=32, masked=True), {}, "adamw"),
+        (Facts(5_000, 10, pretrained=True, side=32, masked=True), {}, "muon"),
     ],
 )
-def test_it_is_for_transformers_from_scratch_unless_asked_for(facts, recipe, expected):
+def test_it_is_for_transformers_without_labels_so_far_unless_asked_for(facts, recipe, expected):
     full, why = fill(Recipe(**recipe), facts)
     assert full.optimizer == expected
     assert (why["optimizer"] == "as asked") == ("optimizer" in recipe)

@@ -20,16 +20,15 @@ MOMENTUM = 0.95
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU."""
+    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU; they
+    are smallest where a ≤ b."""
     x = matrices.bfloat16() if matrices.is_cuda else matrices
-    if tall := x.shape[1] > x.shape[2]:
-        x = x.mT
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ROUNDS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x.to(matrices.dtype)
 
 
 class Muon(torch.optim.AdamW):
@@ -39,29 +38,39 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
+        alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor, float | Tensor]]] = defaultdict(list)
         for group in self.param_groups:
-            if group["parts"]:
-                self._step_matrices(group)
+            for piece, update in self._smoothed(group) if group["parts"] else ():
+                alike[tuple(sorted(update.shape))].append((piece, update, group["lr"]))
+        for pieces in alike.values():  # all of one shape at once, whatever their rates, those that stand on end too
+            _move(*map(list, zip(*pieces, strict=True)))
         super().step()  # what has no gradient any more is left alone there
 
-    def _step_matrices(self, group: dict[str, Any]) -> None:
-        waiting: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for parameter, parts in zip(group["params"], group["parts"], strict=True):
-            if parameter.grad is None:
-                continue
-            state = self.state[parameter]
-            if not state:
+    def _smoothed(self, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
+        """Of each matrix its place in a parameter, which has decayed, and the smoothed gradient."""
+        found = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
+        if not found:
+            return []
+        parameters, gradients = [p for p, _ in found], [p.grad for p, _ in found]
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
                 state["momentum"] = torch.zeros_like(parameter)
                 state["step"] = torch.zeros(())  # AdamW looks for it when a state is loaded
-            state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
-            ahead = parameter.grad.lerp(state["momentum"], MOMENTUM)  # Nesterov's
             parameter.grad = None
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            for piece, update in zip(parameter.chunk(parts), ahead.chunk(parts), strict=True):
-                waiting[update.flatten(1).shape].append((piece, update))
-        for shape, pieces in waiting.items():  # all of one shape at once
-            updates = orthogonal(torch.stack([update.flatten(1) for _, update in pieces]))
-            updates *= group["lr"] * (-SIZE * max(shape) ** 0.5)
-            torch._foreach_add_(
-                [piece for piece, _ in pieces], [u.view_as(p) for (p, _), u in zip(pieces, updates, strict=True)]
-            )
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        return [(piece, update.flatten(1)) for (parameter, parts), whole in zip(found, ahead, strict=True)
+                for piece, update in zip(parameter.chunk(parts), whole.chunk(parts), strict=True)]  # fmt: skip
+
+
+def _move(places: list[Tensor], updates: list[Tensor], rates: list[Any]) -> None:
+    lie = [update.shape[0] <= update.shape[1] for update in updates]
+    flat = orthogonal(torch.stack([u if lies else u.mT for u, lies in zip(updates, lie, strict=True)]))
+    known = isinstance(rates[0], Tensor)  # on the GPU, where a step is recorded
+    column = (torch.stack(rates) if known else torch.tensor(rates, device=flat.device))[:, None, None]
+    flat *= column * (-SIZE * flat.shape[2] ** 0.5)
+    upright = flat if all(lie) else flat.mT.contiguous()
+    moves = [(f if lies else u).view_as(place) for f, u, lies, place in zip(flat, upright, lie, places, strict=True)]
+    torch._foreach_add_(places, moves)

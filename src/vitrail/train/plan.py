@@ -45,9 +45,9 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
         chosen |= _spoofing(facts, chosen["epochs"])
     else:
         recipe = replace(recipe, balance="none" if recipe.balance == "auto" else recipe.balance)
-    usual = chosen["batch_size"][0]
     if chosen["lr"][0] is not None:
-        chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or usual, usual)
+        batch = chosen["batch_size"][0]
+        chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or batch, MASKED if facts.masked else batch)
     full, why = settled(recipe, chosen)
     if full.calm > full.epochs:
         raise VitrailError(f"--calm {full.calm} is more than the {full.epochs} epochs of the run.")
@@ -115,7 +115,7 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
         "epochs": (epochs, size),
         "batch_size": (batch, size),
         "lr": (2e-3 if tiny else 1e-3, start),
-        "optimizer": ("adamw", "images of few pixels") if tiny else ("muon", f"{start}; better than AdamW on CIFAR-10"),
+        "optimizer": ("adamw", "images of few pixels") if tiny else ("muon", f"{start}; better on Tiny-ImageNet"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
@@ -136,11 +136,10 @@ def _after_masking(facts: Facts) -> dict[str, tuple[Any, str]]:
     scalable vision learners", He et al. 2022, table 9). Its features are not yet about classes, so that a linear
     classifier on them says little about the rate: they have to move, early layers less than late ones."""
     n, usual, tuning = facts.images, "MAE's paper", _fine_tuning(facts)
-    batch, epochs = _from_scratch(facts)["batch_size"][0], 100 if n < 200_000 else 50
+    epochs = 100 if n < 200_000 else 50
     return {
         "epochs": (epochs, f"{usual}: several times what other weights need"),
-        "lr": scaled(2e-3, f"{usual}: 2e-3 at 1024, whatever frozen features do", batch, 1024),
-        "optimizer": tuning["optimizer"],
+        "lr": (2e-3, f"{usual}: 2e-3 at {MASKED}, whatever frozen features do"),
         "layer_decay": (0.75, usual),
         "warmup": (epochs / 20, usual),
         "val": tuning["val"],
@@ -188,6 +187,7 @@ def _refit(n: int, size: str) -> tuple[str, str]:
 
 
 TINY, MOVED = 16, 32  # pixels a side, at most
+MASKED = 1024  # the batch that the rate after MAE is for
 
 
 def policy_of(recipe: Recipe, size: tuple[int, int]) -> Policy:

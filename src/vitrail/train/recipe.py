@@ -49,7 +49,7 @@ class Recipe:
     lr: float | None = None
     """Peak learning rate (of the head and the last block, where layers differ)."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
-    """muon: for a transformer's inner matrices, AdamW for the rest; auto: that for classifiers from scratch."""
+    """muon: for a transformer's inner matrices, AdamW for the rest; auto: that from scratch and after MAE."""
     weight_decay: float | None = None
     """Decay of matrices; norms, biases, tokens and positions have none."""
     layer_decay: float | None = None
