@@ -176,7 +176,9 @@ def test_the_verb_prints_what_is_there_and_what_is_wrong(tmp_path, capsys):
 
     (tmp_path / "data/train/cat/empty.jpg").touch()
     assert data_inspect(str(tmp_path / "data"), image_size=32, out=out) == 1
-    assert "train/cat/empty.jpg is empty (0 bytes): replace or remove it." in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "8 pictures in train, test, 1 of which can't be read, 2 classes" in text
+    assert "train/cat/empty.jpg is empty (0 bytes): replace or remove it." in text
 
 
 def test_the_sheet_lies_among_the_runs_and_a_picture_under_two_labels_is_named(tmp_path, monkeypatch, capsys):

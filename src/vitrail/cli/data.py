@@ -101,9 +101,10 @@ def show(found: Any, image_size: int) -> None:
     seen = found.seen
     splits = "" if list(source.splits) == ["all"] else f" in {', '.join(source.splits)}"
     labels = ", several to a picture" if source.multi_label else ""
+    broken = f", {len(found.unreadable):,} of which can't be read" if found.unreadable else ""
     console.print(
-        f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}, {len(source.classes):,} classes{labels} "
-        f"[dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]\n",
+        f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}{broken}, "
+        f"{len(source.classes):,} classes{labels} [dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]\n",
         highlight=False,
     )
     console.print(_class_table(found))
