@@ -10,7 +10,8 @@ records/headlines.json has the rows in their order:
 
 Their numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
 keeps under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their
-standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another.
+standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another, with their n
+where it differs.
 """
 
 import argparse
@@ -60,7 +61,8 @@ def rows(language: str, records: Path) -> list[str]:
         beside = beside if isinstance(beside, str) else beside[language]
         for variant in re.findall(r"\{([^}]+)\}", beside):
             others = numbers(record, {**headline, "variant": variant})
-            told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1)).partition(" (n")[0]
+            told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
+            told = told.partition(" (n")[0] if len(others) == len(values) else told
             beside = beside.replace(f"{{{variant}}}", told)
         link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
         found.append(f"| {headline[language]} | {value} | {beside} | {link} |")

@@ -67,6 +67,34 @@ def test_it_is_for_transformers_without_labels_so_far_unless_asked_for(facts, re
     assert (why["optimizer"] == "as asked") == ("optimizer" in recipe)
 
 
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_matrices_of_one_shape_learn_together_each_as_it_would_alone(as_tensors):
+    """Lying or standing, a convolution or a part of three, each at the rate and decay of its own group."""
+    torch.manual_seed(0)
+    shapes = {"wide": (8, 24), "tall": (24, 8), "other": (8, 24), "stacked": (72, 8), "convolution": (8, 6, 2, 2)}
+    together, alone = ({n: torch.nn.Parameter(torch.randn(s)) for n, s in shapes.items()} for _ in range(2))
+    for name, parameter in alone.items():
+        parameter.data.copy_(together[name].data)
+
+    def group(parameters, names, lr, decay):
+        parts = [3 if name == "stacked" else 1 for name in names]
+        rate = torch.tensor(lr) if as_tensors else lr  # as where a step is recorded
+        return {"params": [parameters[name] for name in names], "parts": parts, "lr": rate, "weight_decay": decay}
+
+    plan = {0.01: ["wide", "tall"], 0.03: ["stacked", "other"], 0.002: ["convolution"]}
+    one = Muon([group(together, names, lr, 10 * lr) for lr, names in plan.items()], lr=0.1)
+    several = [Muon([group(alone, [name], lr, 10 * lr)], lr=0.1) for lr, names in plan.items() for name in names]
+    for _ in range(3):
+        for name, parameter in together.items():
+            parameter.grad = torch.randn_like(parameter)
+            alone[name].grad = parameter.grad.clone()
+        one.step()
+        for optimizer in several:
+            optimizer.step()
+    for name, parameter in together.items():
+        torch.testing.assert_close(parameter, alone[name])
+
+
 def test_queries_keys_and_values_are_three_matrices():
     torch.manual_seed(0)
     whole = torch.nn.Parameter(torch.randn(24, 8))

@@ -20,8 +20,8 @@ MOMENTUM = 0.95
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU; they
-    are smallest where a ≤ b."""
+    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU; the
+    products are smallest where a ≤ b."""
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
@@ -38,12 +38,12 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor, float | Tensor]]] = defaultdict(list)
+        alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor, Any]]] = defaultdict(list)
         for group in self.param_groups:
-            for piece, update in self._smoothed(group) if group["parts"] else ():
-                alike[tuple(sorted(update.shape))].append((piece, update, group["lr"]))
-        for pieces in alike.values():  # all of one shape at once, whatever their rates, those that stand on end too
-            _move(*map(list, zip(*pieces, strict=True)))
+            for place, gradient in self._smoothed(group) if group["parts"] else ():
+                alike[tuple(sorted(gradient.shape))].append((place, gradient, group["lr"]))
+        for matrices in alike.values():  # of all layers, whatever their rates: few large products, not many small ones
+            _move(matrices)
         super().step()  # what has no gradient any more is left alone there
 
     def _smoothed(self, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
@@ -65,12 +65,16 @@ class Muon(torch.optim.AdamW):
                 for piece, update in zip(parameter.chunk(parts), whole.chunk(parts), strict=True)]  # fmt: skip
 
 
-def _move(places: list[Tensor], updates: list[Tensor], rates: list[Any]) -> None:
-    lie = [update.shape[0] <= update.shape[1] for update in updates]
-    flat = orthogonal(torch.stack([u if lies else u.mT for u, lies in zip(updates, lie, strict=True)]))
-    known = isinstance(rates[0], Tensor)  # on the GPU, where a step is recorded
-    column = (torch.stack(rates) if known else torch.tensor(rates, device=flat.device))[:, None, None]
-    flat *= column * (-SIZE * flat.shape[2] ** 0.5)
-    upright = flat if all(lie) else flat.mT.contiguous()
-    moves = [(f if lies else u).view_as(place) for f, u, lies, place in zip(flat, upright, lie, places, strict=True)]
-    torch._foreach_add_(places, moves)
+def _move(matrices: list[tuple[Tensor, Tensor, Any]]) -> None:
+    """Each place by its gradient, made orthogonal, at its rate; all are of one shape, some of them standing on end."""
+    places, gradients, rates = ([*column] for column in zip(*matrices, strict=True))
+    tall = [gradient.shape[0] > gradient.shape[1] for gradient in gradients]
+    lying = torch.stack([gradient.mT if stands else gradient for gradient, stands in zip(gradients, tall, strict=True)])
+    moves = orthogonal(lying) * (-SIZE * lying.shape[2] ** 0.5)
+    if isinstance(rates[0], Tensor):  # on the GPU, where a step is recorded
+        moves *= torch.stack(rates)[:, None, None]
+    else:
+        torch._foreach_mul_([*moves], rates)
+    standing = moves.mT.contiguous() if any(tall) else moves
+    torch._foreach_add_(places, [(up if stands else flat).view_as(place) for place, flat, up, stands
+                                 in zip(places, moves, standing, tall, strict=True)])  # fmt: skip
