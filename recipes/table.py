@@ -10,7 +10,7 @@ records/headlines.json has the rows in their order:
 
 Their numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
 keeps under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their
-standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another, with their n
+standard deviation where there are several, and n. In `beside`, {VARIANT} stands for the numbers of another, with n
 where it differs.
 """
 
