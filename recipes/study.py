@@ -311,22 +311,23 @@ def record(
 
 def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
     parser = argparse.ArgumentParser(description=study.question)
-    parser.add_argument("--data", type=Path, default=Path(study.data))
+    parser.add_argument("--data", type=Path, default=Path(study.data), help="an .npz, as docs/data.md says")
     parser.add_argument("--out", type=Path, help="folder of the record; records/studies by default")
     parser.add_argument("--work", type=Path, help="folder of the runs; runs/studies/NAME by default")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*study.seeds])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*study.seeds], help=f"by default {study.seeds}")
     parser.add_argument("--only", nargs="+", help="variants, and what they need")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--toy", action="store_true")
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="a GPU if there is one"
+    )
+    parser.add_argument("--toy", action="store_true", help="small models on 8×8 digits: does all of it work?")
+    parser.add_argument("--list", action="store_true", help="what would be run, and nothing else")
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     name = f"{study.name}-toy" if asked.toy else study.name
     work = asked.work or ROOT / "runs" / "studies" / name
     out = asked.out or (work if asked.toy else ROOT / "records" / "studies")
-    work.mkdir(parents=True, exist_ok=True)
     if asked.toy:
         study = Study(**{**vars(study), "variants": [toy(variant) for variant in study.variants]})
         asked.data = work / "digits.npz"
@@ -352,6 +353,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             if not asked.list:
                 raise
             print(why)
+    if asked.list and before.exists() and not asked.data.exists() and not study.without_data:
+        print(f"There is no {asked.data}: without the pictures, what {before.name} has already is listed as well.")
     todo = to_do(study, waves, asked.seeds, work, known)
     planned = "toy size: seconds each" if asked.toy else f"{study.minutes:g} minutes planned on one H200 for all"
     print(f"{study.name}: {study.question} {len(todo)} runs to do, {planned}.")
@@ -359,6 +362,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         for variant, seed in todo:
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
         return None
+    work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
@@ -425,7 +429,7 @@ def overview() -> None:
         if re.search("^STUDY = ", path.read_text(encoding="utf-8"), re.MULTILINE):
             study = importlib.import_module(path.stem).STUDY
             count = sum(1 if variant.once else len(study.seeds) for variant in study.variants)
-            print(f"{study.name:<14} {f'{count} runs, {study.minutes:g} minutes':<20} {study.question}")
+            print(f"{study.name:<14} {f'{count} runs, {study.minutes:g} minutes on one H200':<32} {study.question}")
 
 
 if __name__ == "__main__":

@@ -197,8 +197,10 @@ def test_ticks_are_round_numbers_that_enclose_the_values():
     assert nice_ticks(5, 5)[0] < 5 < nice_ticks(5, 5)[-1]
     one = line_chart("Accuracy", [1], [Series("validation", [0.82])], percent)
     assert "100\u202f%" in one and "120\u202f%" not in one  # no axis beyond all
-    alike = line_chart("Waiting", [1, 2], [Series("", [0.00101, 0.00104])], percent)
-    assert alike.count(">0.1\u202f%</text>") == 1  # values that are written alike, once
+    alike = line_chart("Accuracy", [1, 2], [Series("", [0.99101, 0.99104])], percent)
+    assert alike.count(">99.1\u202f%</text>") == 1  # values that are written alike, once
+    little = line_chart("Waiting", [1, 2], [Series("", [0.0001, 0.0004])], percent)
+    assert ">0\u202f%</text>" in little and ">0.5\u202f%</text>" in little  # not one label for all of the axis
     assert nice_ticks(0, 0) == [0, 0.2, 0.4, 0.6, 0.8, 1]  # as the mAP of a detector that finds nothing
     assert nice_ticks(1e-14, 2e-14)[0] == 1e-14 and nice_ticks(1e-14, 2e-14)[-1] == 2e-14
     assert [number(v) for v in (0, 2e-4, 2.344e-5, 0.57523, 12345.6, None)] == [

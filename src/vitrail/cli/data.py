@@ -32,7 +32,8 @@ def inspect(
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
             Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
         task: What it is to be used for.
-        image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures.
+        image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures
+            where public weights can be had.
         out: Where to draw the picture.
         json: Also write all of it as JSON, with every file that has a problem.
         workers: Threads that decode; by default one for each core, 16 at most.

@@ -66,7 +66,8 @@ def line_chart(
     known = [value for line in series for value in line.values if _known(value)]
     if not known or not x:
         return ""
-    ticks = nice_ticks(min(known), max(known))
+    # Less than a tenth of a percent is not written, so that an axis for it would have one label.
+    ticks = nice_ticks(min(known), max(*known, 0.005) if write is percent else max(known))
     if write is percent and max(known) <= 1:
         ticks = [tick for tick in ticks if tick <= 1]
     low, high = ticks[0], ticks[-1]

@@ -60,7 +60,9 @@ class Expected:
         return f" (from {self.nothing:.2f}; good: {self.good[0]:.2f} to {self.good[1]:.2f})"
 
     def sentence(self, norm_pix: bool) -> str:
-        start = "each patch in its own mean colour" if norm_pix else "every pixel in the mean colour of all pictures"
+        start = (
+            "each patch in its own mean brightness" if norm_pix else "every pixel in the mean colour of all pictures"
+        )
         return (
             f"The loss starts near {self.nothing:.2f}, which is {start}; good runs end between {self.good[0]:.2f} and "
             f"{self.good[1]:.2f}, lower with more images and smaller patches."

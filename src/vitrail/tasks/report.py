@@ -57,7 +57,8 @@ class ReportContent:
     confusion: np.ndarray | None = None  # [C, C], rows true
     reliability: Mapping[str, Sequence[float]] | None = None  # of `metrics.reliability`
     curves: Sequence[Mapping[str, Any]] = ()  # the rows of metrics.jsonl; data_wait is a fraction of the time
-    best_epoch: float | None = None  # whose weights were kept
+    best_epoch: float | None = None  # whose weights were kept, or gone towards
+    kept: str = ""  # which weights, in words
     mistakes: Sequence[Picture] = ()
     hardest: Sequence[Picture] = ()
     gallery: Sequence[tuple[str, str]] = ()  # (caption, picture as from `thumbnail`), one below the other
@@ -150,10 +151,12 @@ def findings(content: ReportContent) -> Iterator[str]:
             default=None,
         )
         if worst is not None and columns["f1"][worst] < 1:
-            found = round(columns["recall"][worst] * support[worst])
+            found, there_are = round(columns["recall"][worst] * support[worst]), int(support[worst])
             taken = taken_for(content.confusion, worst)
             other = f", most often taken for {content.classes[taken[0]]}" if taken else ""
-            yield f"The weakest class is {content.classes[worst]}: {found} of {int(support[worst])} found{other}."
+            if found == there_are:
+                other = ", but others were taken for it"
+            yield f"The weakest class is {content.classes[worst]}: {found} of {there_are} found{other}."
     table = content.reliability
     if table is not None and np.sum(table["count"]) and not content.multi_label:
         count, known = np.asarray(table["count"]), np.asarray(table["count"]) > 0

@@ -59,11 +59,13 @@ def _card(picture: Picture, verb: str) -> str:
     image = f'<img src="{escape(picture.image)}" alt="{escape(words)}"{pixels} loading="lazy">' if safe else ""
     true = "" if picture.true_probability is None else f" <span>{percent(picture.true_probability)}</span>"
     file = f'<p class="file">{_parted(escape(picture.name))}</p>' if picture.name else ""
+    label = f"<div><dt>label</dt> <dd>{_parted(isolated(picture.true))}{true}</dd></div>"
+    label = "" if picture.true == picture.predicted and true else label  # it says the same
+    verb = verb if label else f"{verb}, rightly,"
     return (
         f'<li><div class="frame">{image}</div><dl>'
         f'<div class="said"><dt>{verb}</dt> <dd>{_parted(isolated(picture.predicted))} '
-        f"<span>{percent(picture.probability)}</span></dd></div>"
-        f"<div><dt>label</dt> <dd>{_parted(isolated(picture.true))}{true}</dd></div></dl>{file}</li>"
+        f"<span>{percent(picture.probability)}</span></dd></div>{label}</dl>{file}</li>"
     )
 
 

@@ -307,7 +307,8 @@ class Job(Work):
             self.view.progress("  measuring how far to go from the linear classifier")
             share = best_share(self.model, self.first, copies(self.model), self.figure)
             self.view.settle()
-            best = {**best, "share": share}
+            solution = next(row for row in history if row["epoch"] == 0)
+            best = {**(best if share else solution), "share": share}
         figures: dict[str, Any] = {}
         more: dict[str, Any] = {}
         parts: dict[str, Any] = {}
@@ -320,7 +321,7 @@ class Job(Work):
         if self.group.first:
             seconds = time.monotonic() - began
             summary = f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}."
-            self.report(history, best, figures, parts, unreadable, summary)
+            self.report(history, best, figures, parts | {"kept": kept(best, solved)}, unreadable, summary)
         self.keep({**best, **figures}, finished=True, **more)
         if self.group.first:
             (self.folder / START).unlink(missing_ok=True)
@@ -374,7 +375,7 @@ class Job(Work):
         twin.fit()
         tuned = copies(twin.model)
         self.model.load_state_dict(between(twin.first, tuned, share) if twin.epochs else tuned)
-        return len(twin.views["train"].numbers)
+        return readable
 
     def report(
         self, history: list[dict[str, Any]], best: dict[str, Any], figures: dict[str, Any], parts: dict[str, Any],

@@ -108,21 +108,21 @@ def _from_scratch(facts: Facts) -> dict[str, tuple[Any, str]]:
     n = facts.images
     epochs = by(n, ((20_000, 200), (200_000, 100)), 90)
     start = "after MAE" if facts.masked else "from scratch"
-    size = f"{start}, {n:,} images"
+    size, few = f"{start}, {n:,} images", f"{start}, images of few pixels"
     batch = min(max(8, n // 8), by(n, ((10_000, 64), (100_000, 256)), 1024))
     large, tiny = n >= 10_000, facts.side <= TINY
     return {
         "epochs": (epochs, size),
         "batch_size": (batch, size),
-        "lr": (2e-3 if tiny else 1e-3, start),
-        "optimizer": ("adamw", "images of few pixels") if tiny else ("muon", f"{start}; better on Tiny-ImageNet"),
+        "lr": (2e-3, few) if tiny else (1e-3, start),
+        "optimizer": ("adamw", few) if tiny else ("muon", f"{start}; ahead of AdamW on Tiny-ImageNet"),
         "weight_decay": (0.05, "usual"),
         "layer_decay": (1.0, "from scratch all layers learn alike"),
         "warmup": (min(5.0, epochs / 10), "usual"),
         "drop_path": (0.1, start),
         "augment": ("strong" if large and facts.side > 64 else "medium", size),
         "flip": (0.5, "usual"),
-        "mixup": (0.8 if large else 0.0 if tiny else 0.2, size),
+        "mixup": (0.0, few) if tiny and not large else (0.8 if large else 0.2, size),
         "cutmix": (1.0 if large else 0.0, size),
         "label_smoothing": (0.1, "usual"),
         "ema": (0.9998, "at most; less at first, so that about the last tenth of the run counts"),
@@ -139,7 +139,7 @@ def _after_masking(facts: Facts) -> dict[str, tuple[Any, str]]:
     epochs = 100 if n < 200_000 else 50
     return {
         "epochs": (epochs, f"{usual}: several times what other weights need"),
-        "lr": (2e-3, f"{usual}: 2e-3 at {MASKED}, whatever frozen features do"),
+        "lr": (2e-3, f"{usual}: 2e-3 at {MASKED}"),
         "layer_decay": (0.75, usual),
         "warmup": (epochs / 20, usual),
         "val": tuning["val"],

@@ -59,7 +59,12 @@ def choices(recipe: Any, why: dict[str, str], hidden: set[str]) -> Iterator[tupl
         if value is None:
             yield words, "later", "follows from how well frozen features do"
         else:
-            yield words, f"{value:g}" if isinstance(value, float) else str(value), why[name]
+            yield words, f"{value:g}" if isinstance(value, float) else _near(str(value)), why[name]
+
+
+def _near(place: str) -> str:
+    """A path from here, where it lies below; anything else as it is."""
+    return str(Path(place).relative_to(Path.cwd())) if Path(place).is_relative_to(Path.cwd()) else place
 
 
 def held_out(source: Source) -> str:

@@ -122,7 +122,7 @@ class Pretraining(Work):
             ("positions", settings.position, "fixed, as in the paper" if settings.position == "sincos" else "its own"),
             ("decoder", f"{settings.decoder_width}×{settings.decoder_depth}", f"{decoder / 1e6:.1f} M parameters"),
             ("target", *(("norm_pix", "better features") if settings.norm_pix else ("colours", "as asked"))),
-            ("betas", f"{BETAS[0]}, {BETAS[1]}", "the paper's"),
+            ("optimizer", "adamw", f"the paper's, with its betas, {BETAS[0]} and {BETAS[1]}"),
             *choices(self.recipe, self.why, {"precision", "val"}),
         ]
         view.table(rows)
@@ -236,7 +236,9 @@ class Pretraining(Work):
         figures: dict[str, Any] = {}
         if "val" in self.views:
             images = self.views["val"]
+            self.view.progress("  measuring what its features are worth" if self.labelled else "  measuring the loss")
             figures = self.measured(self.model, images, True, probe=True) | {"n": len(images.numbers)}
+            self.view.settle()
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
             self.report(history, figures, unreadable, seconds)
