@@ -156,7 +156,7 @@ def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(t
     assert "Kept: the linear classifier on frozen features" in report and "upright line is epoch" not in report
     assert "Once more, on all 36 images" in said and "then on all 36 with" in report
     about = vitrail.load(run).about["metrics"]
-    assert about["share"] == 0 and about["epoch"] == 0 and "train_loss" not in about
+    assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit_and_learns(tmp_path, monkeypatch):
