@@ -8,7 +8,7 @@ from tests.train.support import differences, make_folder, small_options
 from vitrail.errors import VitrailError
 from vitrail.models import create_model
 from vitrail.models.tuning import tune
-from vitrail.train import job, loop
+from vitrail.train import loop
 from vitrail.train.muon import Muon, orthogonal
 from vitrail.train.optimizer import hidden, make_optimizer
 from vitrail.train.plan import Facts, fill
@@ -141,22 +141,6 @@ def test_where_no_matrix_learns_it_is_refused_before_anything_is_read(more, tmp_
     with pytest.raises(VitrailError, match=r"^--optimizer muon is for matrices.* none of them learns.*: leave it out"):
         vitrail.train(data, **small_options(optimizer="muon", epochs=1, **more), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(tmp_path, monkeypatch, capsys):
-    """Then only the head is solved for again, on all images that can be read, and no matrix is left for Muon."""
-    data = make_folder(tmp_path / "data", count=36)
-    base = vitrail.train(data, **small_options(epochs=1, batch_size=8), out=tmp_path / "base")
-    monkeypatch.setattr(job, "best_share", lambda *_: 0.0)
-    options = small_options(weights=base, optimizer="muon", epochs=1, batch_size=8, refit="on")
-    (data / "class 0" / "empty.png").touch()
-    run = vitrail.train(data, **options, out=tmp_path / "run")
-    said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Kept: the linear classifier on frozen features: on the validation images tuning was no better" in said
-    assert "Kept: the linear classifier on frozen features" in report and "upright line is epoch" not in report
-    assert "Once more, on all 36 images" in said and "then on all 36 with" in report
-    about = vitrail.load(run).about["metrics"]
-    assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit_and_learns(tmp_path, monkeypatch):

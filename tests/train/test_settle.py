@@ -12,6 +12,7 @@ from torch import nn
 import vitrail
 from tests.odd_files import photograph
 from tests.train.support import Command, differences, make_folder, small_options
+from vitrail.train import job
 from vitrail.train.settle import SHARES, best_share, between
 from vitrail.weights import read_checkpoint
 
@@ -125,3 +126,19 @@ def test_images_held_out_by_the_user_are_not_learned_from(data, weights, tmp_pat
     make_folder(root / "val", count=12, classes=2, start=100)
     vitrail.train(root, **{**tuning(weights), "epochs": 1}, out=tmp_path / "run")
     assert "with what validation had chosen" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(tmp_path, monkeypatch, capsys):
+    """Then only the head is solved for again, on all images that can be read, and no matrix is left for Muon."""
+    data = make_folder(tmp_path / "data", count=36)
+    base = vitrail.train(data, **small_options(epochs=1, batch_size=8), out=tmp_path / "base")
+    monkeypatch.setattr(job, "best_share", lambda *_: 0.0)
+    options = small_options(weights=base, optimizer="muon", epochs=1, batch_size=8, refit="on")
+    (data / "class 0" / "empty.png").touch()
+    run = vitrail.train(data, **options, out=tmp_path / "run")
+    said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Kept: the linear classifier on frozen features: on the validation images tuning was no better" in said
+    assert "Kept: the linear classifier on frozen features" in report and "upright line is epoch" not in report
+    assert "Once more, on all 36 images" in said and "then on all 36 with" in report
+    about = vitrail.load(run).about["metrics"]
+    assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about

@@ -161,8 +161,7 @@ def _training(content: ReportContent) -> str:
         line_chart("Speed", x, lines(("images_per_second", "images/s", False)), mark=mark, size=small),
         line_chart("Waiting for data", x, lines(("data_wait", "", False)), percent, mark=mark, size=small),
     ]
-    words = content.kept or f"epoch {content.best_epoch:g}" if mark is not None or content.kept else ""
-    kept = f" Kept: {words}." if words else ""
+    kept = f" Kept: {content.kept}." if content.kept else ""
     kept += "" if mark is None else f" The fine upright line is epoch {x[mark]:g}."
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key in keys]
     cells = [[number(_value(row, key)) for key in columns] for row in rows]

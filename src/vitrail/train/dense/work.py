@@ -106,6 +106,7 @@ class DenseWork(Work):
             summary=f"{self.start.why} Trained on {trained}, in {clock(seconds)}.",
             curves=[row for row in history if row["epoch"]],
             best_epoch=best.get("epoch"),
+            kept=f"epoch {best['epoch']}",
             problems=self.problems(unreadable),
             **dense_content(found),
             **self.told(),
