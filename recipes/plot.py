@@ -66,8 +66,9 @@ def told(found: dict[str, Any]) -> str:
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
     often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
     often = often if found["data"] else "median of several calls"
-    where = "toy size, on digits" if found["toy"] else found["versions"]["hardware"]
-    return f"{'' if found['toy'] else found['notes'] + ' '}({often}; {where})"
+    if found["scale"] == "toy":
+        return f"({often}; toy size, on digits)"
+    return f"{found['notes']} ({often}; {found['versions']['hardware']})"
 
 
 def _errors(several: list[list[float]]) -> np.ndarray | None:
@@ -154,12 +155,13 @@ def main(arguments: list[str] | None = None) -> list[Path]:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures")
     asked = parser.parse_args(arguments)
     written = []
-    for path in asked.records or sorted((ROOT / "records" / "studies").glob("*.json")):
+    for path in asked.records or sorted((ROOT / "records" / "studies").rglob("*.json")):
         found = json.loads(path.read_text())
         if "study" not in found or not points(found, found["figure"]):
             continue
         asked.out.mkdir(parents=True, exist_ok=True)
-        written.append(asked.out / f"study_{found['study']}.png")
+        small = "_small" if found["scale"] == "small" else ""
+        written.append(asked.out / f"study_{found['study']}{small}.png")
         draw(found).savefig(written[-1])
         print(written[-1])
     return written

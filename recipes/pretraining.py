@@ -29,7 +29,7 @@ STUDY = Study(
     minutes=15,
     data="tiny_imagenet.npz",
     seeds=(0, 1, 2),
-    notes="Tiny-ImageNet, 64×64; pre-trained once, 150 epochs of the training images, no labels; AdamW unless said.",
+    notes="Tiny-ImageNet; pre-trained once, 150 epochs of the training images, no labels; AdamW unless said.",
 )
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python recipes/positions.py --data cifar10.npz --jobs 3           all of it
     python recipes/positions.py --data cifar10.npz --minutes 9        what can be begun in nine minutes; again to go on
-    python recipes/positions.py --toy                                 the same on 8×8 digits, in seconds, on a CPU
+    python recipes/positions.py --data cifar10.npz --small --jobs 2   the same question for two CPU cores
+    python recipes/positions.py --toy                                 on 8×8 digits, in seconds: does all of it work?
     python recipes/positions.py --list                                what would be run, and the minutes planned
     python recipes/study.py                                           all studies, with their questions
 
@@ -27,6 +28,7 @@ from typing import Any
 
 import measure
 import numpy as np
+import scales
 import torch
 
 import vitrail
@@ -35,7 +37,7 @@ from vitrail.models.catalog import model_settings
 from vitrail.train.record import versions
 
 ROOT = Path(__file__).parents[1]
-TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
+RECORDS = ROOT / "records" / "studies"
 Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
 
 
@@ -118,41 +120,6 @@ class Study:
 def slug(name: str) -> str:
     """The name of a variant as that of a folder."""
     return re.sub(r"[^\w.]+", "-", name).strip("-")
-
-
-def toy(variant: Variant) -> Variant:
-    """The same in seconds: 8×8 pictures, a transformer of one block, one epoch."""
-    options = {key: value for key, value in variant.options.items() if key != "compile"}
-    if variant.verb in ("train", "pretrain"):
-        options |= {"epochs": 1, "batch_size": 32, "refit": "off", "workers": 0}
-        if variant.verb == "pretrain":
-            del options["refit"]
-    if "image_size" in options:
-        options["image_size"] //= 4
-    model, settings = variant.model, dict(variant.settings)
-    if variant.verb == "cost":
-        model, settings = "vit_nano4", {"depth": 1}
-        options |= {"batch_size": 1, "image_size": options["image_size"] // 2}
-    elif model.startswith("tv:"):
-        model = "tv:shufflenet_v2_x0_5"
-    else:
-        settings = {**settings, "depth": 1, "width": 32, "heads": 2}
-        settings |= {"patch_size": 1} if "stem" in settings else {}
-        model = "vit_nano2"
-    images = None if variant.images is None else max(40, variant.images * TOY_TRAIN // 50_000)
-    return Variant(**{**vars(variant), "options": options, "settings": settings, "model": model, "images": images})
-
-
-def toy_data(path: Path) -> Path:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = np.rint(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8).repeat(3, axis=3)
-    end = TOY_TRAIN + TOY_TEST
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, train_images=images[:TOY_TRAIN], train_labels=labels[:TOY_TRAIN],
-             test_images=images[TOY_TRAIN:end], test_labels=labels[TOY_TRAIN:end])  # fmt: skip
-    return path
 
 
 def part(data: Path, count: int, folder: Path) -> Path:
@@ -282,7 +249,7 @@ def digest(path: Path) -> str:
 
 
 def record(
-    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, small: bool,
+    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, scale: str,
     known: Rows,
 ) -> dict[str, Any]:  # fmt: skip
     """What is done so far, as one JSON, what was known before included."""
@@ -295,9 +262,9 @@ def record(
     }  # fmt: skip
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
-        "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "toy": small,
+        "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "scale": scale,
         "command": shlex.join(["python", f"recipes/{study.name}.py", *sys.argv[1:]]), "seeds": seeds,
-        "minutes_planned": None if small else study.minutes,
+        "minutes_planned": study.minutes if scale == "full" else None,
         "data": about,
         "versions": versions(torch.device(device)),
         "runs": [row for row in rows.values() if row],
@@ -311,28 +278,33 @@ def record(
 
 def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
     parser = argparse.ArgumentParser(description=study.question)
-    parser.add_argument("--data", type=Path, default=Path(study.data), help="an .npz, as docs/data.md says")
+    parser.add_argument("--data", type=Path, help=f"an .npz, as docs/data.md says; {study.data} by default")
     parser.add_argument("--out", type=Path, help="folder of the record; records/studies by default")
     parser.add_argument("--work", type=Path, help="folder of the runs; runs/studies/NAME by default")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*study.seeds], help=f"by default {study.seeds}")
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"by default {study.seeds}, of a small study three")
     parser.add_argument("--only", nargs="+", help="variants, and what they need")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="a GPU if there is one"
     )
-    parser.add_argument("--toy", action="store_true", help="small models on 8×8 digits: does all of it work?")
+    scale = parser.add_mutually_exclusive_group()
+    for name, words in (("small", "for two CPU cores: less of all"), ("toy", "on 8×8 digits: does all of it work?")):
+        scale.add_argument(f"--{name}", dest="scale", action="store_const", const=name, help=words)
     parser.add_argument("--list", action="store_true", help="what would be run, and nothing else")
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
+    parser.set_defaults(scale="full")
     asked = parser.parse_args(arguments)
-    name = f"{study.name}-toy" if asked.toy else study.name
+    name = study.name if asked.scale == "full" else f"{study.name}-{asked.scale}"
     work = asked.work or ROOT / "runs" / "studies" / name
-    out = asked.out or (work if asked.toy else ROOT / "records" / "studies")
-    if asked.toy:
-        study = Study(**{**vars(study), "variants": [toy(variant) for variant in study.variants]})
-        asked.data = work / "digits.npz"
-        if not asked.data.exists():
-            toy_data(asked.data)
+    places = {"full": RECORDS, "small": RECORDS / "small", "toy": work}
+    out = asked.out or places[asked.scale]
+    if asked.scale != "full":
+        study = getattr(scales, asked.scale)(study)
+    asked.seeds = asked.seeds or [*study.seeds]
+    asked.data = work / "digits.npz" if asked.scale == "toy" else asked.data or Path(study.data)
+    if asked.scale == "toy" and not asked.data.exists():
+        scales.toy_data(asked.data)
     if asked.one:
         run_one(study, study.find(asked.one[0]), int(asked.one[1]), asked.data, work, asked.device, asked.jobs)
         return None
@@ -346,7 +318,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     if not (asked.data.exists() or asked.list or study.without_data):
         raise SystemExit(f"There is no {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
     known: Rows = {}
-    if not asked.toy and asked.data.exists() and not study.without_data:
+    if asked.scale != "toy" and asked.data.exists() and not study.without_data:
         try:
             known = known_rows(study, before, asked.data, asked.device)
         except SystemExit as why:
@@ -356,8 +328,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     if asked.list and before.exists() and not asked.data.exists() and not study.without_data:
         print(f"There is no {asked.data}: without the pictures, what {before.name} has already is listed as well.")
     todo = to_do(study, waves, asked.seeds, work, known)
-    planned = "toy size: seconds each" if asked.toy else f"{study.minutes:g} minutes planned on one H200 for all"
-    print(f"{study.name}: {study.question} {len(todo)} runs to do, {planned}.")
+    planned = {"full": f", {study.minutes:g} minutes planned on one H200 for all", "toy": ", toy size: seconds each"}
+    print(f"{study.name}: {study.question} {len(todo)} runs to do{planned.get(asked.scale, ', small')}.")
     if asked.list:
         for variant, seed in todo:
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
@@ -366,7 +338,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
-    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.toy, known)
+    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.scale, known)
     show(found)
     return found
 
@@ -380,6 +352,7 @@ def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Nam
                 run_one(study, variant, seed, asked.data, work, asked.device)
         return
     running: list[tuple[str, subprocess.Popen]] = []
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // asked.jobs))}
     waiting = [(variant, seed) for variant, seed in jobs if _ready(study, variant, seed, work)]
     while waiting or running:
         while waiting and len(running) < asked.jobs and time.monotonic() < end:
@@ -387,10 +360,10 @@ def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Nam
             script = ROOT / "recipes" / f"{study.name}.py"
             given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
             words = [sys.executable, str(script), *(str(word) for pair in given.items() for word in pair)]
-            words += [*(["--toy"] if asked.toy else []), "--one", variant.name, str(seed)]
+            words += [*([] if asked.scale == "full" else [f"--{asked.scale}"]), "--one", variant.name, str(seed)]
             name = variant.place(work, seed).name
             with (work / f"{name}.log").open("a") as log:
-                running.append((name, subprocess.Popen(words, stdout=log, stderr=log)))
+                running.append((name, subprocess.Popen(words, stdout=log, stderr=log, env=environment)))
         time.sleep(0.2)
         for name, process in [one for one in running if one[1].poll() is not None]:
             running.remove((name, process))
@@ -417,7 +390,7 @@ def show(found: dict[str, Any]) -> None:
             seen = np.mean([row["images_seen"] for row in rows])
             images = f", {seen:,.0f} images seen" if seen else ""
             print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
-    if found["toy"]:
+    if found["scale"] == "toy":
         print("  Toy size: that all of it runs is all that these figures say.")
     if found["missing"]:
         print(f"  still to do: {', '.join(found['missing'])}")

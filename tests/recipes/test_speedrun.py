@@ -3,14 +3,14 @@
 import json
 
 import pytest
+import scales
 import speedrun
-import study
 
 QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none", "compile=off", "calm=1"]
 
 
 def test_the_record_says_what_was_run(tmp_path, capsys):
-    data = study.toy_data(tmp_path / "digits.npz")
+    data = scales.toy_data(tmp_path / "digits.npz")
     out = tmp_path / "record.json"
     asked = ["--data", str(data), "--model", "vit_nano2", "--seeds", "0", "1", "--device", "cpu", "--json", str(out)]
     found = speedrun.main([*asked, "--set", *QUICK])
@@ -18,13 +18,13 @@ def test_the_record_says_what_was_run(tmp_path, capsys):
     assert found["recipe"]["epochs"] == 2 and found["recipe"]["optimizer"] == "muon"
     assert [row["of"] for row in found["runs"]] == ["test", "test"]
     for row in found["runs"]:
-        assert row["images_seen"] == 2 * study.TOY_TRAIN  # nothing held out
+        assert row["images_seen"] == 2 * scales.TOY_TRAIN  # nothing held out
         assert 0 < row["seconds"] <= row["wall_seconds"] and 0 <= row["figures"]["top1"] <= 1
     assert "2 seeds: " in capsys.readouterr().out
 
 
 def test_a_record_is_added_to(tmp_path, monkeypatch):
-    data, out = study.toy_data(tmp_path / "digits.npz"), tmp_path / "record.json"
+    data, out = scales.toy_data(tmp_path / "digits.npz"), tmp_path / "record.json"
     asked = ["--data", str(data), "--model", "vit_nano2", "--device", "cpu", "--json", str(out), "--set", *QUICK]
     first = speedrun.main([*asked, "--seeds", "3"])["runs"]
     both = speedrun.main([*asked, "--seeds", "3", "4"])["runs"]
@@ -38,11 +38,11 @@ def test_a_record_is_added_to(tmp_path, monkeypatch):
 
 
 def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):
-    data = study.toy_data(tmp_path / "digits.npz")
+    data = scales.toy_data(tmp_path / "digits.npz")
     monkeypatch.setattr(speedrun.vitrail, "evaluate", lambda *_, **__: pytest.fail("test/ was read"))
     asked = ["--data", str(data), "--model", "vit_nano2", "--seeds", "0", "--device", "cpu", "--validate", "0.25"]
     (row,) = speedrun.main([*asked, "--set", *QUICK])["runs"]
-    assert row["of"] == "validation" and row["images_seen"] < 2 * study.TOY_TRAIN
+    assert row["of"] == "validation" and row["images_seen"] < 2 * scales.TOY_TRAIN
 
 
 def test_the_share_of_the_blocks_is_all_but_the_stem():

@@ -10,6 +10,7 @@ import measure
 import numpy as np
 import plot
 import pytest
+import scales
 import study
 from PIL import Image
 
@@ -53,7 +54,7 @@ def test_all_variants_can_be_built_and_have_what_they_need(name):
     for variant in found.variants:
         if not variant.model.startswith("tv:"):
             model_settings(study.named(variant), num_classes=10)
-        assert callable(getattr(measure, variant.measure)) and vars(study.toy(variant))
+        assert callable(getattr(measure, variant.measure)) and vars(scales._toy(variant))
         options = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
         if variant.verb == "train":
             make_recipe(**options, teacher="x" if "teacher" in variant.options else None)
@@ -65,8 +66,8 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
     arguments = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", *CHOSEN[name]]
     record = study.main(found, arguments)
     rows = {row["variant"]: row for row in record["runs"]}
-    assert set(CHOSEN[name]) <= rows.keys() and record["toy"]
-    assert record["data"]["test"] == study.TOY_TEST if name != "scaling" else record["data"] is None
+    assert set(CHOSEN[name]) <= rows.keys() and record["scale"] == "toy"
+    assert record["data"]["test"] == scales.TOY_TEST if name != "scaling" else record["data"] is None
     for variant in CHOSEN[name]:
         value = rows[variant]["figures"][found.figure]
         assert value > 0 if name == "scaling" else value in np.arange(801) / 800
@@ -80,6 +81,51 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
     again = study.main(found, arguments)  # what is done is kept
     assert again["runs"] == record["runs"]
     assert (tmp_path / f"{study.slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
+
+
+def test_a_small_study_asks_the_same_with_less_of_everything():
+    for name in CHOSEN:
+        whole = importlib.import_module(name).STUDY
+        small = scales.small(whole)
+        assert [variant.name for variant in small.variants] == [variant.name for variant in whole.variants]
+        assert small.seeds == (0, 1, 2) and "Tiny-ImageNet" not in small.notes and "50,000" not in small.question
+        for one, other in zip(small.variants, whole.variants, strict=True):
+            if other.verb not in scales.TRAINED:
+                assert one == other
+                continue
+            assert "compile" not in one.options and one.options.keys() >= other.options.keys() - {"compile"}
+            assert one.images == (other.images or 50_000) // 10
+            if not one.model.startswith("tv:"):
+                mine, its = (model_settings(study.named(variant), num_classes=10) for variant in (one, other))
+                assert mine.width < its.width / 2 and mine.depth <= (its.depth + 1) / 2
+                assert mine.position == its.position and mine.pool == its.pool and mine.grid == its.grid
+    sizes = [
+        model_settings(study.named(v)).width
+        for v in scales.small(importlib.import_module("model_size").STUDY).variants[:4]
+    ]
+    assert sizes == sorted(set(sizes))  # they stay different sizes
+
+
+def test_a_small_record_has_a_place_and_a_picture_of_its_own(tmp_path, capsys):
+    data, options = scales.toy_data(tmp_path / "digits.npz"), {"epochs": 1, "batch_size": 128, "workers": 0}
+    found = study.Study("tiny", "?", [study.Variant("one", "vit_nano2", options=options)], 1)
+    words = [
+        "--small",
+        "--data",
+        str(data),
+        "--device",
+        "cpu",
+        "--work",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "small"),
+    ]
+    record = study.main(found, [*words, "--seeds", "1"])
+    assert record["scale"] == "small" and "small." in capsys.readouterr().out
+    assert record["runs"][0]["recipe"]["batch_size"] == 32 and record["runs"][0]["parameters"] < 20_000
+    (picture,) = plot.main([str(tmp_path / "small" / "tiny.json"), "--out", str(tmp_path)])
+    assert picture.name == "study_tiny_small.png"
+    assert study.main(found, [*words, "--seeds", "1", "--list"]) is None and "0 runs to do" in capsys.readouterr().out
 
 
 def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, capsys):
@@ -102,7 +148,7 @@ def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_
     small = {"epochs": 1, "batch_size": 32, "workers": 0}
     base = study.Variant("base", "vit_nano2:depth=1", options=small)
     after = study.Variant("after", options=small | {"weights": "run:base", "refit": "off"})
-    data = study.toy_data(tmp_path / "digits.npz")
+    data = scales.toy_data(tmp_path / "digits.npz")
 
     def run(work, *variants, seeds=("0",)):
         words = ["--data", str(data), "--device", "cpu", "--work", str(tmp_path / work), "--out", str(tmp_path)]
@@ -165,7 +211,7 @@ def test_an_exponent_is_that_of_the_larger_half():
 
 
 def test_a_part_of_the_data_has_of_every_class_its_share(tmp_path):
-    data = study.toy_data(tmp_path / "digits.npz")
+    data = scales.toy_data(tmp_path / "digits.npz")
     small, smaller = (study.part(data, count, tmp_path / "parts") for count in (60, 20))
     with np.load(small) as one, np.load(smaller) as two, np.load(data) as whole:
         counts = np.bincount(one["train_labels"])
@@ -192,7 +238,7 @@ def test_images_are_moved_as_told():
 
 
 def test_the_share_of_right_answers_is_that_of_evaluate(tmp_path):
-    data = study.toy_data(tmp_path / "digits.npz")
+    data = scales.toy_data(tmp_path / "digits.npz")
     run = vitrail.train(data, model="vit_nano2", weights="none", epochs=4, flip=0.0, device="cpu", out=tmp_path / "run")
     figures = vitrail.evaluate(run, data, device="cpu")
     assert measure.accuracy(run, data, "cpu")["top1"] == pytest.approx(figures["top1"])

@@ -1,0 +1,78 @@
+"""A study for a smaller machine: the same variants and the same question, with less of everything.
+
+`small` answers it on a CPU, from real pictures, in half an hour; `toy` answers nothing, in seconds, and shows that all
+of it works.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.models.catalog import model_settings
+
+TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
+ALL, FEW = 50_000, 5_000  # training images of CIFAR-10, and of a small study
+TRAINED = ("train", "pretrain")
+
+
+def small(study: Any) -> Any:
+    """For two CPU cores: a tenth of the images, models a third as wide and half as deep, three seeds. A ResNet, and
+    what only looks at a run or at a cost, stays as it is."""
+    about = study.notes.replace("Tiny-ImageNet", "CIFAR-10")  # pictures of 64×64 would take four times as long
+    notes = f"{about} Small: {FEW:,} training images at most, models a third as wide and half as deep."
+    variants = [_small(variant) if variant.verb in TRAINED else variant for variant in study.variants]
+    question = study.question.replace(f"{ALL:,}", f"{FEW:,}")
+    return replace(study, question=question, variants=variants, notes=notes, seeds=(0, 1, 2), data="cifar10.npz")
+
+
+def _small(variant: Any) -> Any:
+    options = {key: value for key, value in variant.options.items() if key != "compile"}
+    options["batch_size"] = max(8, options["batch_size"] // 4) if "batch_size" in options else 128
+    model, settings = variant.model.replace("mini8", "mini4"), variant.settings
+    if not model.startswith("tv:"):
+        whole = model_settings(model, **settings)
+        width = max(32, whole.width // 96 * 32)
+        settings = settings | {"width": width, "depth": (whole.depth + 1) // 2, "heads": width // 32}
+    images = (variant.images or ALL) * FEW // ALL
+    return replace(variant, options=options, model=model, settings=settings, images=images)
+
+
+def toy(study: Any) -> Any:
+    return replace(study, variants=[_toy(variant) for variant in study.variants])
+
+
+def _toy(variant: Any) -> Any:
+    """8×8 pictures, a transformer of one block, one epoch."""
+    options = {key: value for key, value in variant.options.items() if key != "compile"}
+    if variant.verb in TRAINED:
+        options |= {"epochs": 1, "batch_size": 32, "refit": "off", "workers": 0}
+        if variant.verb == "pretrain":
+            del options["refit"]
+    if "image_size" in options:
+        options["image_size"] //= 4
+    model, settings = variant.model, dict(variant.settings)
+    if variant.verb == "cost":
+        model, settings = "vit_nano4", {"depth": 1}
+        options |= {"batch_size": 1, "image_size": options["image_size"] // 2}
+    elif model.startswith("tv:"):
+        model = "tv:shufflenet_v2_x0_5"
+    else:
+        settings = {**settings, "depth": 1, "width": 32, "heads": 2}
+        settings |= {"patch_size": 1} if "stem" in settings else {}
+        model = "vit_nano2"
+    images = None if variant.images is None else max(40, variant.images * TOY_TRAIN // ALL)
+    return replace(variant, options=options, settings=settings, model=model, images=images)
+
+
+def toy_data(path: Path) -> Path:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8).repeat(3, axis=3)
+    end = TOY_TRAIN + TOY_TEST
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, train_images=images[:TOY_TRAIN], train_labels=labels[:TOY_TRAIN],
+             test_images=images[TOY_TRAIN:end], test_labels=labels[TOY_TRAIN:end])  # fmt: skip
+    return path
