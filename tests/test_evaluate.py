@@ -13,6 +13,8 @@ from PIL import Image
 from sklearn.metrics import f1_score, roc_auc_score
 
 import vitrail
+from vitrail.data.samples import Source
+from vitrail.evaluate import class_indices
 
 CLASSES = ["dark", "light", "red"]
 
@@ -114,6 +116,41 @@ def test_classes_are_found_by_name_whatever_its_spelling_or_by_number(bundle, tm
         vitrail.evaluate(bundle, tmp_path / "plain")
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (["sku-1", "sku_1", "sku-2"], ["sku-1", "sku_1"], [0, 1]),  # two classes, not two spellings of one
+        (["sku-1", "sku_1", "sku-2"], ["SKU 2", "sku_1"], [2, 1]),
+        (["sku-1", "sku_1", "sku-2"], ["SKU 1"], None),
+        (["sku-1", "sku-2"], ["sku-1", "sku_1"], None),
+        (["1", "2", "3"], ["1", "3"], [0, 2]),
+        (["1", "2", "3"], ["0", "1", "2"], None),  # 0 is no label of a model that calls its classes by numbers
+        (["crane", "crane", "cow"], ["Cow", "Crane"], [2, 0]),  # as ImageNet has it: a bird and a machine
+    ],
+)
+def test_a_class_is_never_taken_for_another(tmp_path, labels, classes, expected):
+    model = vitrail.create_model("vit_nano2", num_classes=len(labels))
+    predictor = vitrail.load(vitrail.save_weights(model, tmp_path / "model.safetensors", labels=labels))
+    source = Source(name="data", classes=classes, splits={})
+    if expected is None:
+        with pytest.raises(vitrail.VitrailError, match="classes that this model does not know"):
+            class_indices(source, predictor)
+    else:
+        assert class_indices(source, predictor) == expected
+
+
+def test_features_are_measured_where_the_head_knows_other_classes(data, tmp_path):
+    model = vitrail.create_model("vit_nano2", num_classes=2)
+    other = vitrail.save_weights(model, tmp_path / "model.safetensors", labels=["cow", "horse"])
+    figures = vitrail.evaluate(other, data, knn=True, probe=True)
+    assert figures["probe_top1"] == 1.0 and "top1" not in figures and figures["n"] == 20
+    assert (
+        "its own answers are not: " in figures["notes"][0] and "dark, light, red; it knows cow" in figures["notes"][0]
+    )
+    with pytest.raises(vitrail.VitrailError, match="classes that this model does not know"):
+        vitrail.evaluate(other, data, knn=True, report=tmp_path / "report.html")  # which is about its answers
+
+
 def test_images_that_trained_the_model_do_not_count(tmp_path, capsys):
     write(tmp_path / "plain", dict.fromkeys(CLASSES, 10))
     run = vitrail.train(tmp_path / "plain", model="vit_nano2", epochs=1, val=0.2, out=tmp_path / "run", device="cpu")
@@ -121,6 +158,7 @@ def test_images_that_trained_the_model_do_not_count(tmp_path, capsys):
     assert (figures["split"], figures["n"]) == ("held out in training", 6)
     assert "24 images" in figures["notes"][0]
     assert figures["top1"] == pytest.approx(run.metrics["top1"])
+    assert vitrail.evaluate(vitrail.load(run), tmp_path / "plain") == figures  # it knows where it came from
     capsys.readouterr()
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -80,7 +81,14 @@ def evaluate(
     samples, name, notes = scored_samples(source, run, split)
     if source.multi_label and not predictor.multi_label:
         raise VitrailError(f"{source.name} has several labels per image, and this model was trained to give one.")
-    classes = class_indices(source, predictor) if not (knn or probe) or _has_head(predictor) else None
+    classes: list[int] | None = None
+    if not (knn or probe) or predictor.labels:
+        try:
+            classes = class_indices(source, predictor)
+        except VitrailError as mismatch:
+            if report is not None or not (knn or probe):
+                raise
+            notes.append(f"Its features are measured, its own answers are not: {mismatch}")
     figures: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     if classes is not None:
@@ -216,9 +224,9 @@ def _chose(count: int) -> list[str]:
 def _places_in_training(run: Any) -> dict[str, str]:
     """For each image that a run used, by its place: "train"; "val" if it was chosen by, or "again" if it taught the
     model after that (--refit)."""
-    if isinstance(run, Predictor) or not Path(fspath(run)).expanduser().exists():
+    place = run.source if isinstance(run, Predictor) else fspath(run)
+    if place is None or not (folder := Path(place).expanduser()).exists():
         return {}
-    folder = Path(fspath(run)).expanduser()
     table = (folder if folder.is_dir() else folder.parent) / "split.csv"
     if not table.is_file():
         return {}
@@ -246,18 +254,22 @@ def _place(sample: Sample) -> str:
     return _resolved(Path.cwd(), written(sample, Path.cwd()))
 
 
-def _has_head(predictor: Predictor) -> bool:
-    return bool(predictor.labels)
-
-
 def class_indices(source: Source, predictor: Predictor) -> list[int]:
-    """For each class of the data, the model's index: by its name, or by its number where the classes are numbers."""
-    labels = {_plain(label): index for index, label in reversed([*enumerate(predictor.labels)])}
-    if all(_plain(name) in labels for name in source.classes):
-        return [labels[_plain(name)] for name in source.classes]
-    if all(name.isdigit() and int(name) < len(predictor.labels) for name in source.classes):
+    """For each class of the data, the model's index: by its name, however it is spelled; or by its number, where the
+    classes of the data are numbers and those of the model are not."""
+    labels = {label: index for index, label in reversed([*enumerate(predictor.labels)])}
+    spelled = Counter(map(_plain, labels))
+    # What differs from another in its spelling alone has to be spelled right.
+    alike = {_plain(label): index for label, index in labels.items() if spelled[_plain(label)] == 1}
+    asked = Counter(map(_plain, source.classes))
+    found = [labels.get(name, alike.get(_plain(name)) if asked[_plain(name)] == 1 else None) for name in source.classes]
+    known = [index for index in found if index is not None]
+    if len(known) == len(found):
+        return known
+    numbered = all(name.isdigit() and int(name) < len(labels) for name in source.classes)
+    if numbered and not any(label.isdigit() for label in labels):
         return [int(name) for name in source.classes]
-    unknown = [name for name in source.classes if _plain(name) not in labels]
+    unknown = [name for name, index in zip(source.classes, found, strict=True) if index is None]
     raise VitrailError(
         f"{source.name} has classes that this model does not know: {some(unknown)}; it knows {some(predictor.labels)}."
     )

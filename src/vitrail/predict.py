@@ -52,7 +52,7 @@ def load(
     else:
         _warn_of_distance(checkpoint.name or source, pre, image_size)
         pre = _changed(pre, image_size, fit)
-    return Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about)
+    return Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about, source)
 
 
 def _looking(net: Any, pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:
@@ -79,7 +79,7 @@ def _load_onnx(
         size = "×".join(map(str, model.fixed_size or ()))
         raise VitrailError(f"{path} takes images of {size} only; export the run again with --image-size.")
     place = "cuda" if model.provider == "CUDAExecutionProvider" and torch.cuda.is_available() else "cpu"
-    return Predictor(model, pre, model.labels, model.name, place, model.about)
+    return Predictor(model, pre, model.labels, model.name, place, model.about, path)
 
 
 def _warn_of_distance(name: str, pre: Preprocessing, image_size: int | tuple[int, int] | None) -> None:

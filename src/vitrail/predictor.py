@@ -59,9 +59,10 @@ class Predictor(PictureModel):
         name: str | None = None,
         device: str | torch.device | None = None,
         about: dict[str, Any] | None = None,
+        source: str | None = None,
     ):
         super().__init__(model, preprocessing, device)
-        self.name = name
+        self.name, self.source = name, source  # the source is where it was loaded from, if it was
         self.about = dict(about or {})  # what the run that made it said of itself: task, recipe, metrics, …
         classes: int = model.settings.num_classes  # type: ignore[union-attr,assignment]
         if labels is not None and len(labels) != classes:

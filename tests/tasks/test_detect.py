@@ -125,6 +125,13 @@ def test_intervals_enclose_the_figure_and_narrow_with_more_pictures():
     assert many["map_high"] - many["map_low"] < 0.6 * (few["map_high"] - few["map_low"])
 
 
+def test_a_draw_without_any_object_says_nothing():
+    """Of 8 pictures 2 have one: a tenth of all draws has none."""
+    truth, half = objects((0, 0, 0, 100, 100)), objects((0, 0, 0, 64, 100))
+    found = figures((truth, truth), (truth, half), *[(objects(), objects())] * 6, rounds=200)
+    assert 0 < found["map_low"] < found["map"] < found["map_high"] <= 1
+
+
 def test_the_threshold_is_the_one_with_the_best_f1():
     truth = objects((0, 0, 0, 10, 10), (0, 50, 50, 60, 60))
     found = objects((0, 0, 0, 10, 10), (0, 50, 50, 60, 60), (0, 80, 80, 90, 90), scores=[0.9, 0.6, 0.2])

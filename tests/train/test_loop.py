@@ -101,6 +101,19 @@ def test_no_memory_for_a_single_image_is_one_sentence():
         trainer.run()
 
 
+def test_no_memory_to_change_the_weights_is_one_sentence(monkeypatch):
+    trainer = make_trainer()
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer.optimizer, "step", full)
+    with pytest.raises(
+        VitrailError, match="Out of memory while changing the weights: use a smaller --model, or --ema 0"
+    ):
+        trainer.run()
+
+
 @pytest.mark.parametrize(("count", "batch", "steps", "used"), [(5, 8, 1, 5), (32, 32, 1, 32), (33, 8, 4, 8)])
 def test_an_epoch_has_as_many_steps_as_whole_batches_and_at_least_one(count, batch, steps, used):
     trainer = make_trainer(images=make_images(count), batch_size=batch)

@@ -153,10 +153,14 @@ def test_the_command_killed_at_any_moment_ends_with_the_same_bits(data, never_st
 
 def test_what_the_run_is_can_not_be_changed_on_the_way(data, tmp_path):
     folder = tmp_path / "run"
-    vitrail.train(data, **small_options(epochs=1, out=folder, batch_size=16))
+    first = vitrail.train(data, **small_options(epochs=1, out=folder, batch_size=16))
     with pytest.raises(VitrailError, match="has batch_size 16; --resume continues it exactly, so leave --batch-size 8"):
         vitrail.train(out=folder, resume=True, batch_size=8)
+    with pytest.raises(VitrailError, match=r"has drop_path 0\.1; --resume continues it"):  # as planned: not asked for
+        vitrail.train(out=folder, resume=True, drop_path=0.2)
     vitrail.train(out=folder, resume=True, micro_batch=4)  # what a machine can do may change
+    again = vitrail.train(out=folder, resume=True, drop_path=0.1)  # the same in other words
+    assert again.metrics == first.metrics
     make_folder(data, count=1, start=80)
     with pytest.raises(VitrailError, match=r"has changed since the run in .* began \(train: 64 images"):
         vitrail.train(out=folder, resume=True)

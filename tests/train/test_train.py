@@ -245,11 +245,12 @@ def test_the_report_is_one_file_that_asks_for_nothing(run):
     assert "drop_path" in text.replace("drop path", "drop_path") and "vit_nano2" in text
 
 
-def test_a_second_run_has_a_folder_of_its_own(data, tmp_path, monkeypatch):
+def test_a_second_run_has_a_folder_of_its_own(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = small_options(epochs=0)
     first, second = (vitrail.train(data, **options).folder for _ in range(2))
     assert (str(first), str(second)) == (f"runs/{data.name}", f"runs/{data.name}-2")
+    assert "Those images also chose" not in capsys.readouterr().out  # nothing was chosen
 
 
 def test_small_images_are_moved_and_the_plan_says_so():

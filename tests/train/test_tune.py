@@ -107,6 +107,24 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(data, base, tmp_path, kind, mo
     assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
+def test_a_picture_that_only_the_features_found_damaged_stays_left_out_when_it_goes_on(base, tmp_path):
+    data = make_folder(tmp_path / "data", count=40)
+    (data / "class 1" / "004.png").write_bytes(b"nothing")
+    command = ["train", data, *SMALL, *QUIET, "--cache", "off", "--weights", base, "--tune", "head"]
+    command += ["--epochs", "3", "--batch-size", "4", "--val", "0.2", "--refit", "off"]
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    first = Command(*command, "--out", straight, log=tmp_path / "a.log")
+    at = ("vitrail.train.loop.Trainer._step", 12, signal.SIGKILL)
+    second = Command(*command, "--out", killed, log=tmp_path / "b.log", at=at)
+    assert first.wait() == 0, first.said
+    assert second.wait() == -signal.SIGKILL
+    third = Command("train", data, "--out", killed, "--resume", log=tmp_path / "c.log")
+    assert third.wait() == 0, third.said
+    assert differences(straight, killed) == []
+    # Of 40 pictures 8 are held out, and one of the others can't be read.
+    assert rows(straight)[1]["images"] == 31 // 4 * 4 and "waited for data" not in first.said
+
+
 @pytest.mark.parametrize(("kind", "more"), [("adapter", []), ("head", ["--augment", "none"])])
 def test_two_processes_give_the_losses_of_one(data, base, tmp_path, kind, more):
     command = ["train", data, *SMALL, *QUIET, *more, "--weights", base, "--tune", kind, "--epochs", "2"]

@@ -84,12 +84,15 @@ class Score:
         for key, part in wanted.items():
             figures[prefix + key] = float(each[with_any][:, part].mean())
         if rounds:
+            present = [table for table, known in zip(tables, with_any, strict=True) if known]
+            weights = [np.bincount(drawn, minlength=len(once)) for drawn in _draws(len(once), seed, rounds)]
+            # A draw that happens to have no object at all says nothing.
             values = np.array([
-                np.nanmean([t.precision(np.bincount(drawn, minlength=len(once))) for t in tables], axis=0)
-                for drawn in _draws(len(once), seed, rounds)
+                np.nanmean([table.precision(times) for table in present], axis=0)
+                for times in weights if any((table.positives * times).any() for table in present)
             ])  # fmt: skip
-            for key in ("map", "map50"):
-                of_rounds = np.nanmean(values[:, wanted[key]], axis=1)
+            for key in ("map", "map50") if len(values) else ():
+                of_rounds = values[:, wanted[key]].mean(axis=1)
                 of_rounds = np.clip(of_rounds - (of_rounds.mean() - figures[prefix + key]), 0, 1)  # see `bootstrap`
                 low, high = percentiles(of_rounds)
                 figures |= {f"{prefix}{key}_low": low, f"{prefix}{key}_high": high}

@@ -1,8 +1,7 @@
 """Features instead of pictures: where the head alone learns and nothing is drawn at random, the model runs once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,32 +44,24 @@ class FromFeatures(Classify):
 
 
 class FeatureLoader:
-    """Gives rows of a table where the loop asks for pictures. The table is made when the first batch is asked for: by
-    then a run that is resumed has its weights."""
+    """Gives rows of a table where the loop asks for pictures."""
 
     resident = None  # no pictures live on the device
 
-    def __init__(self, images: Images, make: Callable[[], list[Tensor]], device: torch.device):
+    def __init__(self, images: Images, features: list[Tensor], device: torch.device):
         self.pictures = images.loader.pictures
-        self._images, self._make, self._device = images, make, device
-
-    @cached_property
-    def table(self) -> tuple[np.ndarray, Tensor]:
-        """For each picture its row, and the rows [n, k, D]."""
-        features = torch.stack(self._make(), dim=1).to(self._device)
-        rows = np.zeros(len(self.pictures.samples), dtype=np.int64)
-        rows[self._images.numbers] = np.arange(len(features))
-        return rows, features
+        self.features = torch.stack(features, dim=1).to(device)  # n k D
+        self.rows = np.zeros(len(self.pictures.samples), dtype=np.int64)  # of each picture, its row
+        self.rows[images.numbers] = np.arange(len(self.features))
 
     def batches(self, groups: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, Tensor]]:
-        rows, features = self.table
         for numbers in groups:
-            yield numbers, features[torch.from_numpy(rows[numbers]).to(features.device)]
+            yield numbers, self.features[torch.from_numpy(self.rows[numbers]).to(self.features.device)]
 
 
-def as_images(images: Images, make: Callable[[], list[Tensor]], device: torch.device) -> Images:
-    """The features of `images`, which `make` gives in the order of their numbers, for the loop to learn from."""
-    loader: Any = FeatureLoader(images, make, device)
+def as_images(images: Images, features: list[Tensor], device: torch.device) -> Images:
+    """The features of `images`, in the order of their numbers, for the loop to learn from."""
+    loader: Any = FeatureLoader(images, features, device)
     return Images(loader, images.numbers)
 
 

@@ -105,7 +105,11 @@ def _device(device: str | None) -> torch.device:
     try:
         where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise VitrailError(f"--device {device} is not known: use cpu, or cuda with a GPU.") from None
+        where = torch.device("meta")
+    if where.type not in ("cpu", "cuda"):
+        raise VitrailError(f"--device {device} can't be trained on: use cpu, or cuda with a GPU.")
     if where.type == "cuda" and not torch.cuda.is_available():
         raise VitrailError(f"--device {device} can't be used: PyTorch sees no GPU here; use --device cpu.")
+    if where.type == "cuda" and (where.index or 0) >= (count := torch.cuda.device_count()):
+        raise VitrailError(f"--device {device} can't be used: the last GPU that PyTorch sees here is cuda:{count - 1}.")
     return where

@@ -250,7 +250,10 @@ class Job(Work):
         return not self.caches and super().would_compile(images)
 
     def trainer_of_features(self) -> Trainer:
-        images = as_images(self.views["train as predicted"], self.head_inputs, self.group.device)
+        if self.resumed:  # features are those of its weights
+            self.model.load_state_dict(self.resumed[1]["model"])
+        features = self.head_inputs()  # first: it also finds the pictures that can't be read
+        images = as_images(self.views["train as predicted"], features, self.group.device)
         if self.recipe.balance == "sampling":
             images.weights = self.drawing_weights(images.labels())
         validated = len(self.views["val"].numbers) if "val" in self.views else 0
@@ -321,14 +324,15 @@ class Job(Work):
         if self.group.first:
             seconds = time.monotonic() - began
             summary = f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}."
-            self.report(history, best, figures, parts | {"kept": kept(best, solved)}, unreadable, summary)
-        self.keep({**best, **figures}, finished=True, **more)
+            chose = bool(self.epochs or more)  # an epoch, or thresholds
+            self.report(history, best, figures, parts | {"kept": kept(best, solved)}, unreadable, summary, chose)
+        self.keep({**best, **figures}, finished=True, figures=figures, **more)
         if self.group.first:
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
             chosen, spent, remark = kept(best, solved), self.spent(seconds), self.surer(figures.get("n", 0))
-            show_outcome(self.view, named, figures, chosen, spent, self.folder, remark)
+            show_outcome(self.view, named, figures, chosen, spent, self.folder, remark, chose)
         return figures
 
     def surer(self, validated: int) -> str:
@@ -379,11 +383,11 @@ class Job(Work):
 
     def report(
         self, history: list[dict[str, Any]], best: dict[str, Any], figures: dict[str, Any], parts: dict[str, Any],
-        unreadable: dict[str, str], summary: str,
+        unreadable: dict[str, str], summary: str, chose: bool,
     ) -> None:  # fmt: skip
         split = "nothing: no images were held out"
         if figures:
-            split = f"{plural(figures['n'], 'image')} ({held_out(self.source)}), {CHOSE}"
+            split = f"{plural(figures['n'], 'image')} ({held_out(self.source)})" + (f", {CHOSE}" if chose else "")
         content = ReportContent(
             figures=figures,
             split=split,

@@ -228,9 +228,18 @@ class Trainer:
         loss = self._gradients(pixels, targets)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         norm = nn.utils.clip_grad_norm_(trainable, self.settings.clip or float("inf"))
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except torch.OutOfMemoryError:
+            if self.recording:
+                raise  # it goes on unrecorded
+            raise VitrailError("Out of memory while changing the weights: use a smaller --model, or --ema 0.") from None
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack([loss, norm.float()])
+
+    @property
+    def recording(self) -> bool:
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _suit_groups(self) -> None:
         """A recorded step reads its rates on the device, others on the host. A loaded state brings the groups of the
@@ -247,7 +256,7 @@ class Trainer:
                 return self._accumulate(pixels, targets)
             except torch.OutOfMemoryError:
                 size = min(self.micro_batch, len(pixels))
-                if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                if self.recording:
                     raise  # it goes on unrecorded
                 if self.parallel and size > 1:  # others may be half-way through exchanging gradients
                     raise VitrailError(

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrail.train.precision import has_bf16
+
 # Of Jordan's quintic, fast rather than exact: most singular values end between 0.7 and 1.2, the least lie below.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
@@ -20,9 +22,9 @@ MOMENTUM = 0.95
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU; the
-    products are smallest where a ≤ b."""
-    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    """The nearest matrices, [n, a, b], whose singular values are all about 1. By products alone, in bf16 on a GPU that
+    has it; the products are smallest where a ≤ b."""
+    x = matrices.bfloat16() if matrices.is_cuda and has_bf16() else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(ROUNDS):
@@ -42,8 +44,8 @@ class Muon(torch.optim.AdamW):
         for group in self.param_groups:
             for place, gradient in self._smoothed(group) if group["parts"] else ():
                 alike[tuple(sorted(gradient.shape))].append((place, gradient, group["lr"]))
-        for matrices in alike.values():  # of all layers, whatever their rates: few large products, not many small ones
-            _move(matrices)
+        while alike:  # of all layers, whatever their rates: few large products, not many small ones
+            _move(alike.popitem()[1])
         super().step()  # what has no gradient any more is left alone there
 
     def _smoothed(self, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
@@ -67,14 +69,14 @@ class Muon(torch.optim.AdamW):
 
 def _move(matrices: list[tuple[Tensor, Tensor, Any]]) -> None:
     """Each place by its gradient, made orthogonal, at its rate; all are of one shape, some of them standing on end."""
+    matrices.sort(key=lambda one: one[1].shape[0] > one[1].shape[1])  # those that lie, then those that stand
     places, gradients, rates = ([*column] for column in zip(*matrices, strict=True))
-    tall = [gradient.shape[0] > gradient.shape[1] for gradient in gradients]
-    lying = torch.stack([gradient.mT if stands else gradient for gradient, stands in zip(gradients, tall, strict=True)])
-    moves = orthogonal(lying) * (-SIZE * lying.shape[2] ** 0.5)
+    flat = sum(gradient.shape[0] <= gradient.shape[1] for gradient in gradients)
+    lying = torch.stack([*gradients[:flat], *(gradient.mT for gradient in gradients[flat:])])
+    moves = orthogonal(lying).mul_(-SIZE * lying.shape[2] ** 0.5)
     if isinstance(rates[0], Tensor):  # on the GPU, where a step is recorded
         moves *= torch.stack(rates)[:, None, None]
     else:
         torch._foreach_mul_([*moves], rates)
-    standing = moves.mT.contiguous() if any(tall) else moves
-    torch._foreach_add_(places, [(up if stands else flat).view_as(place) for place, flat, up, stands
-                                 in zip(places, moves, standing, tall, strict=True)])  # fmt: skip
+    turned = [*moves[:flat], *moves[flat:].mT.contiguous()]
+    torch._foreach_add_(places, [move.view_as(place) for move, place in zip(turned, places, strict=True)])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[torch.dtype, st
     if device.type == "cuda":
         if wanted == "fp32":
             return torch.float32, "asked for"
-        if torch.cuda.is_bf16_supported(including_emulation=False):
+        if has_bf16():
             return torch.bfloat16, "this GPU has it" if wanted == "auto" else "asked for"
         if wanted == "bf16":
             raise VitrailError("This GPU has no bf16: leave --precision out, or use fp32.")
@@ -39,6 +40,12 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[torch.dtype, st
             "--precision fp32 (or, if it announces AMX without having it, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)."
         )
     return torch.bfloat16, "asked for, and a trial in a child process went well"
+
+
+@cache
+def has_bf16() -> bool:
+    """Does the GPU have it, and not only imitate it?"""
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def survives_bf16() -> int:

@@ -85,9 +85,10 @@ def continued(record: Record, asked: R) -> tuple[R, R]:
     kind: Any = type(asked)
     given, wanted, default = from_dict(kind, record.given), to_dict(asked), to_dict(kind())
     for name, value in to_dict(given).items():
-        if name not in MACHINE and wanted[name] != default[name] and wanted[name] != value:
+        planned = record.recipe.get(name, value)
+        if name not in MACHINE and wanted[name] != default[name] and wanted[name] not in (value, planned):
             raise VitrailError(
-                f"The run in {wanted['out']} has {name} {value}; --resume continues it exactly, so leave "
+                f"The run in {wanted['out']} has {name} {planned}; --resume continues it exactly, so leave "
                 f"--{name.replace('_', '-')} {wanted[name]} out, or start a new run."
             )
     changes = {name: getattr(asked, name) for name in MACHINE & wanted.keys() if wanted[name] != default[name]}

@@ -59,7 +59,10 @@ class Recorded:
             self.fails = True
             self.forget()
             _renew_generator(random)
-            reason = str(error).strip().splitlines()[0]
+            first: BaseException = error  # what broke the recording; the end of one that is broken complains as well
+            while first.__context__ is not None:
+                first = first.__context__
+            reason = str(first).strip().splitlines()[0]
             self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason}")
         else:
             self.graph, self.memory = graph, (*places, result)

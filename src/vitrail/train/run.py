@@ -132,7 +132,7 @@ def resume(data: str | Path | None, recipe: R, group: Processes, kinds: Callable
     about = read_checkpoint(folder / "model.safetensors").about if (folder / "model.safetensors").exists() else {}
     if about.get("finished"):
         View(group.first).line(f"The run in {folder} is finished already.")
-        return Run(folder, about.get("metrics", {}))
+        return Run(folder, about.get("figures", about.get("metrics", {})))
     dtype, _ = choose_precision(asked["precision"], group.device)
     job = kind.work(
         data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),

@@ -98,9 +98,9 @@ class SpoofJob(Job):
 
     def report(
         self, history: list[dict[str, Any]], best: dict[str, Any], figures: dict[str, Any], parts: dict[str, Any],
-        unreadable: dict[str, str], summary: str,
+        unreadable: dict[str, str], summary: str, chose: bool,
     ) -> None:  # fmt: skip
-        super().report(history, best, shown(figures), parts, unreadable, summary)
+        super().report(history, best, shown(figures), parts, unreadable, summary, chose)
 
     def write_split(self, path: Path, samples: dict[str, list[Sample]]) -> None:
         write_faces(path, samples)

@@ -37,6 +37,7 @@ def show_plan(
     rows += tuned
     if recipe.tune != "probe" and recipe.epochs:
         hidden = {"precision", "val"} | ({"flip"} if recipe.augment == "none" else set())
+        hidden |= {"layer_decay"} if recipe.tune == "head" else set()
         rows += choices(recipe, why, hidden)
     view.table(rows)
     view.line(f"  run folder: {folder}")
@@ -117,16 +118,18 @@ def show_nameless(view: View, classes: Sequence[str]) -> None:
 
 
 def show_outcome(
-    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, spent: str, folder: Path, remark: str = ""
-) -> None:
-    """The figures that `named` gives a name to, which weights were kept, and where all is."""
+    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, spent: str, folder: Path, remark: str = "",
+    chose: bool = True,
+) -> None:  # fmt: skip
+    """The figures that `named` gives a name to, which weights were kept, and where all is. `chose`: did the images of
+    these figures choose anything?"""
     view.line()
     for name, words in named.items():
         if name in figures:
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
             view.line(f"{words}: {figures[name]:.1%}{interval}, on {int(figures['n']):,} validation images")
-    if figures:
+    if figures and chose:
         view.line(f"(Those images {CHOSE.removeprefix('which ')}, and measure on some with `vitrail evaluate`.)")
     if remark:
         view.line(remark)

@@ -13,7 +13,6 @@ from vitrail.train.dense.plan import HIDDEN
 from vitrail.train.finish import duplicates, same_files
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
-from vitrail.train.view import clock
 from vitrail.train.words import CHOSE, choices, held_out, show_nameless, show_outcome, size_rows
 from vitrail.train.work import Work
 
@@ -85,7 +84,7 @@ class DenseWork(Work):
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
             self.report(history, best, found, unreadable, seconds)
-        self.keep({**best, **found.figures}, finished=True, **more)
+        self.keep({**best, **found.figures}, finished=True, figures=found.figures, **more)
         if self.group.first:
             named = {name: words for name, (words, _) in found.meanings.items()}
             show_outcome(self.view, named, found.figures, f"epoch {best['epoch']}", self.spent(seconds), self.folder)
@@ -103,7 +102,7 @@ class DenseWork(Work):
         content = ReportContent(
             split=split,
             classes=self.source.classes,
-            summary=f"{self.start.why} Trained on {trained}, in {clock(seconds)}.",
+            summary=f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}.",
             curves=[row for row in history if row["epoch"]],
             best_epoch=best.get("epoch"),
             kept=f"epoch {best['epoch']}",

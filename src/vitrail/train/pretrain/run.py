@@ -35,7 +35,7 @@ from vitrail.train.pretrain.start import start_autoencoder
 from vitrail.train.recipe import made
 from vitrail.train.run import Kind, Run, pictures_to_learn, resume, run_folder, splits, typical_side
 from vitrail.train.state import seed_step
-from vitrail.train.view import View, clock
+from vitrail.train.view import View
 from vitrail.train.words import choices, held_out, size_rows
 from vitrail.train.work import Work
 from vitrail.whole import whole
@@ -242,7 +242,7 @@ class Pretraining(Work):
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
             self.report(history, figures, unreadable, seconds)
-        self.keep({**best, **figures}, finished=True)
+        self.keep({**best, **figures}, finished=True, figures=figures)
         if self.group.first:
             self.show_outcome(figures, history, seconds)
         return figures
@@ -256,7 +256,7 @@ class Pretraining(Work):
             figures=figures,
             split=split,
             classes=self.source.classes,
-            summary=f"{self.start.why} Learned from {images}, in {clock(seconds)}.",
+            summary=f"{self.start.why} Learned from {images}, in {self.spent(seconds)}.",
             curves=history,
             problems=data_problems(self.samples, self.source.classes, unreadable, self.source.notes),
             notes=[self.expected.sentence(self.recipe.norm_pix)],
