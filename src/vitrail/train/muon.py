@@ -73,6 +73,8 @@ def _move(matrices: list[tuple[Tensor, Tensor, Any]]) -> None:
     places, gradients, rates = ([*column] for column in zip(*matrices, strict=True))
     flat = sum(gradient.shape[0] <= gradient.shape[1] for gradient in gradients)
     lying = torch.stack([*gradients[:flat], *(gradient.mT for gradient in gradients[flat:])])
+    matrices.clear()  # a large model wants the memory of its gradients back
+    del gradients
     moves = orthogonal(lying).mul_(-SIZE * lying.shape[2] ** 0.5)
     if isinstance(rates[0], Tensor):  # on the GPU, where a step is recorded
         moves *= torch.stack(rates)[:, None, None]
