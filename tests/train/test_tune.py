@@ -90,18 +90,24 @@ def test_without_images_to_choose_by_all_that_was_learned_is_kept_and_lora_merge
         assert (after[name] - before[name] - b @ a).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize(("kind", "more"), [("lora", []), ("head", ["--augment", "none"])])
-def test_a_run_that_was_killed_goes_on_to_the_bit(data, base, tmp_path, kind, more):
-    command = ["train", data, *SMALL, *QUIET, *more, "--model", "vit_nano2", "--weights", base, "--tune", kind]
-    command += ["--epochs", "3", "--batch-size", "8", "--val", "0.2"]
+def straight_and_killed(command: list, data: Path, tmp_path: Path, step: int) -> tuple[Path, Path, str]:
+    """The folders of a run, and of one that was killed at a step and went on; and what the first said."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    at = ("vitrail.train.loop.Trainer._step", 7, signal.SIGKILL)
+    at = ("vitrail.train.loop.Trainer._step", step, signal.SIGKILL)
     first = Command(*command, "--out", straight, log=tmp_path / "a.log")
     second = Command(*command, "--out", killed, log=tmp_path / "b.log", at=at)
     assert first.wait() == 0, first.said
     assert second.wait() == -signal.SIGKILL
     third = Command("train", data, "--out", killed, "--resume", log=tmp_path / "c.log")
     assert third.wait() == 0, third.said
+    return straight, killed, first.said
+
+
+@pytest.mark.parametrize(("kind", "more"), [("lora", []), ("head", ["--augment", "none"])])
+def test_a_run_that_was_killed_goes_on_to_the_bit(data, base, tmp_path, kind, more):
+    command = ["train", data, *SMALL, *QUIET, *more, "--model", "vit_nano2", "--weights", base, "--tune", kind]
+    command += ["--epochs", "3", "--batch-size", "8", "--val", "0.2"]
+    straight, killed, _ = straight_and_killed(command, data, tmp_path, 7)
     assert differences(straight, killed) == []
     one, other = (load_file(run / "adapter.safetensors") for run in (straight, killed))
     assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
@@ -112,17 +118,10 @@ def test_a_picture_that_only_the_features_found_damaged_stays_left_out_when_it_g
     (data / "class 1" / "004.png").write_bytes(b"nothing")
     command = ["train", data, *SMALL, *QUIET, "--cache", "off", "--weights", base, "--tune", "head"]
     command += ["--epochs", "3", "--batch-size", "4", "--val", "0.2", "--refit", "off"]
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    first = Command(*command, "--out", straight, log=tmp_path / "a.log")
-    at = ("vitrail.train.loop.Trainer._step", 12, signal.SIGKILL)
-    second = Command(*command, "--out", killed, log=tmp_path / "b.log", at=at)
-    assert first.wait() == 0, first.said
-    assert second.wait() == -signal.SIGKILL
-    third = Command("train", data, "--out", killed, "--resume", log=tmp_path / "c.log")
-    assert third.wait() == 0, third.said
+    straight, killed, said = straight_and_killed(command, data, tmp_path, 12)
     assert differences(straight, killed) == []
     # Of 40 pictures 8 are held out, and one of the others can't be read.
-    assert rows(straight)[1]["images"] == 31 // 4 * 4 and "waited for data" not in first.said
+    assert rows(straight)[1]["images"] == 31 // 4 * 4 and "waited for data" not in said
 
 
 @pytest.mark.parametrize(("kind", "more"), [("adapter", []), ("head", ["--augment", "none"])])
