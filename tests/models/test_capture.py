@@ -359,7 +359,10 @@ def test_captures_inside_one_another_all_see_what_runs_in_them():
     [
         ({"layers": [3]}, "has layers 0 to 2; there is no layer 3"),
         ({"layers": [0, -4]}, "has layers 0 to 2, from the end -1 to -3; there is no layer -4"),
+        ({"layers": [0.0]}, r"layers must be a list of whole numbers, got \[0.0\]"),
         ({"heads": [0, 2]}, "Layer 0 has heads 0 to 1; there is no head 2"),
+        ({"heads": []}, r"heads=\[\] names no head to capture; leave it out"),
+        ({"heads": "0"}, "heads must be a list of whole numbers, got '0'"),
         ({"reduce": "rows"}, "reduce='rows' is not known"),
         ({"to": "disk"}, "to='disk' is not a device"),
     ],
@@ -370,6 +373,13 @@ def test_what_can_not_be_captured_is_refused_before_anything_runs(options, sente
     with pytest.raises(VitrailError, match=sentence):
         capture(model, **options).__enter__()
     assert not any(m.probes for m in layers_of(model))
+
+
+def test_one_layer_and_one_head_may_be_named_without_a_list():
+    model, x = model_of("learned"), image(1, 3, 24, 24, dtype=torch.float32)
+    with capture(model) as whole, capture(model, layers=1, heads=0) as one:
+        model(x)
+    assert sorted(one) == [1] and torch.equal(one[1], whole[1][:, :1])
 
 
 def test_maps_are_printed_as_one_line():

@@ -165,6 +165,13 @@ def test_every_entry_runs_at_two_sizes_that_are_not_square(name):
         ("swin_s", "swin_s", {}),
         ("swin_v2_t", "swinv2_t", {}),
         # Hugging Face
+        ("deit_b_16", "deit_b16", {}),  # a number may be that of the patch
+        ("deit_tiny_16", "deit_ti16", {}),
+        ("vit_mae_base_16", "mae_b16", {}),
+        ("dinov2_base_14", "dinov2_b14", {}),
+        ("swin_t_32", "swin_t", {"image_size": 32}),
+        ("R50+ViT-B_16", "r50_vit_b16", {}),
+        ("R26+ViT-S_32", "r26_vit_s32", {}),
         ("google/vit-base-patch16-224", "vit_b16", {"image_size": 224}),
         ("google/vit-base-patch16-224-in21k", "vit_b16", {"image_size": 224}),
         ("facebook/deit-base-distilled-patch16-384", "deit_b16_distilled", {"image_size": 384}),

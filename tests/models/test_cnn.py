@@ -102,6 +102,13 @@ def test_batch_norm_keeps_its_statistics_where_it_is_frozen_and_needs_two_images
     assert model.eval()(torch.randn(1, 3, 32, 32)).shape == (1, 3)
 
 
+def test_a_network_without_batch_norm_learns_from_one_image():
+    model = vitrail.create_model("tv:convnext_tiny", num_classes=3, image_size=32).train()
+    logits = model(torch.randn(1, 3, 32, 32))
+    logits.sum().backward()
+    assert logits.shape == (1, 3) and all(p.grad is not None for p in model.parameters())
+
+
 def test_the_running_average_is_also_that_of_the_statistics():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     average, mean = RunningAverage(model, 0.9), torch.zeros(2)

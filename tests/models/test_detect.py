@@ -170,12 +170,16 @@ def test_settings_rebuild_the_detector(kind):
 
 
 def test_the_backbone_keeps_its_weights_and_leaves_its_classifier_behind():
-    model = create_model("vit_ti16", num_classes=7, depth=2, width=48, heads=3)
+    model = create_model("vit_ti16", num_classes=7, depth=2, width=48, heads=3).bfloat16()
+    model.patch.requires_grad_(False)
+    before = dict(model.named_parameters())
     detector = Detector(model, "faster_rcnn", 2, **SMALL)
-    state = detector.backbone.state_dict()
-    assert model.settings.num_classes == 7 and detector.settings.backbone.num_classes == 0
-    assert {*model.state_dict()} - {*state} == {"head.output.weight", "head.output.bias"}
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
+    assert detector.backbone is model  # taken over, as by a segmenter
+    assert model.settings == detector.settings.backbone and model.settings.num_classes == 0
+    after = dict(model.named_parameters())
+    assert {*before} - {*after} == {"head.output.weight", "head.output.bias"}
+    assert all(after[name] is before[name] for name in after)
+    assert after["norm.weight"].dtype == torch.bfloat16 and not after["patch.weight"].requires_grad
     assert detector.preprocessing.mean == model.preprocessing.mean and detector.preprocessing.fit == "native"
 
 
@@ -202,3 +206,5 @@ def test_what_no_detector_can_do_is_refused_in_a_sentence():
         detector.train()([torch.randn(3, 64, 64)])
     with pytest.raises(VitrailError, match=r"Expected images \[3, h, w\] each, got one of shape \[1, 64, 64\]"):
         detector.eval()([torch.randn(1, 64, 64)])
+    with pytest.raises(VitrailError, match="takes one image or more, got none"):
+        detector([])

@@ -51,6 +51,15 @@ def test_a_fresh_adapter_leaves_the_tokens_of_the_vit_as_they_were(changes):
     assert torch.equal(seen[0], before)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_every_part_of_an_adapter_takes_part_however_few_the_blocks(depth):
+    backbone = build("adapter", depth=depth)
+    assert (len(backbone.injectors), len(backbone.extractors)) == (depth, depth + 2)
+    sum(each.sum() for each in backbone.pyramid(torch.randn(1, 3, 64, 64)).values()).backward()
+    without = [name for name, p in backbone.named_parameters() if p.grad is None]
+    assert without == ["model.norm.weight", "model.norm.bias"]  # of the plain ViT, which nobody asks here
+
+
 def test_an_open_gate_changes_them():
     backbone, x, seen = build("adapter"), torch.randn(1, 3, 64, 64), []
     torch.nn.init.constant_(backbone.injectors[0].gate, 0.5)

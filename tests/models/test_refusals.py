@@ -94,6 +94,24 @@ def test_an_image_smaller_than_a_patch_is_refused(model, height, width):
         (ViTSettings, {"registers": -2}, "registers must be a whole number of at least 0, got -2."),
         (ViTSettings, {"drop_path": 1.5}, "drop_path is a probability, between 0 and 1, got 1.5."),
         (ViTSettings, {"dropout": -0.1}, "dropout is a probability, between 0 and 1, got -0.1."),
+        (ViTSettings, {"drop_path": "0.1"}, "drop_path is a probability, between 0 and 1, got '0.1'."),
+        (ViTSettings, {"drop_path": None}, "drop_path is a probability, between 0 and 1, got None."),
+        (ViTSettings, {"mlp_ratio": "4"}, "mlp_ratio must be a number above 0, got '4'."),
+        (ViTSettings, {"mlp_ratio": 0}, "mlp_ratio must be a number above 0, got 0."),
+        (SwinSettings, {"mlp_ratio": -1}, "mlp_ratio must be a number above 0, got -1."),
+        (ViTSettings, {"stem": 5}, "stem must be a list of whole numbers of at least 1, got 5."),
+        (SwinSettings, {"heads": 3}, "heads must be a list of whole numbers of at least 1, got 3."),
+        (SwinSettings, {"depths": 5}, "depths must be a list of whole numbers of at least 1, got 5."),
+        (
+            SwinSettings,
+            {"depths": (2, 2, -1, 2)},
+            "depths must be a list of whole numbers of at least 1, got (2, 2, -1, 2).",
+        ),
+        (
+            SwinSettings,
+            {"pretrained_window": 7},
+            "pretrained_window must be a list of whole numbers of at least 0, got 7.",
+        ),
         (ViTSettings, {"patch_size": 0}, "patch_size must be one or two positive whole numbers, got 0."),
         (
             ViTSettings,
@@ -110,6 +128,7 @@ def test_an_image_smaller_than_a_patch_is_refused(model, height, width):
         (ViTSettings, {"patch_embed": "mlp"}, "patch_embed='mlp' is not known; choose one of ['conv', 'linear']."),
         (ViTSettings, {"pool": "max"}, "pool='max' is not known; choose one of ['token', 'mean', 'attention']."),
         (ViTSettings, {"qkv_bias": "k"}, "qkv_bias='k' is not known; choose one of [True, False, 'qv']."),
+        (ViTSettings, {"qkv_bias": 1}, "qkv_bias=1 is not known; choose one of [True, False, 'qv']."),
         (ViTSettings, {"head": "conv"}, "head='conv' is not known; choose one of ['linear', 'mlp']."),
         (
             ViTSettings,
@@ -162,6 +181,12 @@ def test_an_image_smaller_than_a_patch_is_refused(model, height, width):
             "MAE masks patches of the picture; a hybrid's stem would look behind the mask: use a ViT.",
         ),
         (MAESettings, {"mask_ratio": 1.0}, "mask_ratio must be at least 0 and below 1, got 1.0."),
+        (MAESettings, {"mask_ratio": "a"}, "mask_ratio must be at least 0 and below 1, got 'a'."),
+        (
+            MAESettings,
+            {"num_classes": 10},
+            "A masked autoencoder has no classes, got num_classes=10: leave it out, or use a ViT.",
+        ),
         (MaskedAutoencoder, {"decoder_heads": 7}, "A width of 512 can't be divided among 7 heads."),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
@@ -187,6 +212,17 @@ def test_layers_that_are_not_there_are_refused():
     for name in ("vit", "swin"):
         sentence = refusal(MODELS[name]().features, torch.rand(1, 3, 32, 32), layers=[0, 1])
         assert sentence == "This model has layers 0 to 0; there is no layer 1."
+        for layers in ([True], [0.0], "0"):
+            sentence = refusal(MODELS[name]().features, torch.rand(1, 3, 32, 32), layers=layers)
+            assert sentence == f"layers must be a list of whole numbers, got {layers!r}."
+
+
+def test_one_layer_may_be_named_without_a_list():
+    model, x = MODELS["vit"]().eval(), torch.rand(1, 3, 32, 32)
+    one, listed = model.features(x, layers=0), model.features(x, layers=[0])
+    assert one.keys() == listed.keys() and all(torch.equal(one[name], listed[name]) for name in one)
+    sentence = refusal(create_model("tv:resnet18", num_classes=0).features, x, layers=3)
+    assert sentence == "torchvision's resnet18 has no layers of tokens; it gives pooled features."
 
 
 def test_bad_settings_are_refused_through_create_model():

@@ -11,6 +11,8 @@ from torch import nn
 from vitrail.errors import VitrailError
 from vitrail.models import build, capture, catalog, create_model
 from vitrail.models.attention import Layout
+from vitrail.models.detect import Detector
+from vitrail.models.segment import Segmenter
 from vitrail.models.tuning import PARTS, Lora, freeze, is_part, learns, merge, tune, untune
 from vitrail.weights.load import without_memory
 
@@ -247,6 +249,13 @@ def test_parts_have_names_of_their_own_and_freezing_follows_them():
     assert not any(learns(n, "bias") for n in model.state_dict() if "bias.table" in n)
 
 
+def test_of_a_dense_model_all_around_its_backbone_is_the_head():
+    for make in (lambda m: Segmenter(m, 3, width=16), lambda m: Detector(m, pyramid_channels=16, hidden=16)):
+        model = tune(make(small("vit")), "head")
+        free = {n for n, p in model.named_parameters() if p.requires_grad}
+        assert free == {n for n, _ in model.named_parameters() if not n.startswith(model.settings.inside)} != set()
+
+
 @pytest.mark.parametrize(
     ("act", "words"),
     [
@@ -257,6 +266,8 @@ def test_parts_have_names_of_their_own_and_freezing_follows_them():
         (lambda m: tune(m, "bias", width=4), "tune='bias' adds nothing, so width can't be set"),
         (lambda m: tune(tune(m, "lora"), "prompt"), "LoRA of rank 8 on qkv, proj already and can't have 10 prompts"),
         (lambda _: tune(create_model("mae_b16", depth=1, decoder_depth=1), "lora"), "go into the blocks of a ViT or"),
+        (lambda _: tune(create_model("mae_b16", depth=1, decoder_depth=1), "head"), "tune='head': it has no head."),
+        (lambda m: tune(m, "lora", rnk=2), "'rnk' is not a setting of tune='lora'. Did you mean"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_in_a_sentence(act, words):

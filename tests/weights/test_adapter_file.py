@@ -154,6 +154,20 @@ def test_several_adapters_on_one_base_are_switched_by_name(tmp_path, base):
         predictor.use("lorra")
 
 
+@pytest.mark.parametrize("kind", ["lora", "head"])
+def test_an_adapter_can_be_added_and_replaced_while_one_is_in_use(tmp_path, base, kind):
+    first, second = (make(tmp_path / str(seed), kind, base, seed) for seed in (0, 1))
+    predictor = vitrail.load(base, device="cpu")
+    x = pictures(predictor.model)
+    predictor.adapt("a", tmp_path / "0")
+    predictor.use("a")
+    predictor.adapt("b", tmp_path / "1")
+    assert torch.equal(answer(predictor.model, x), answer(first, x))
+    predictor.adapt("a", tmp_path / "1")  # the same name: in use is what was added last
+    assert torch.equal(answer(predictor.model, x), answer(second, x))
+    assert answer(predictor.model, x).shape[1] == len(predictor.labels) == 3
+
+
 def test_what_is_no_adapter_is_refused_in_a_sentence(tmp_path, base):
     predictor = vitrail.load(base, device="cpu")
     with pytest.raises(VitrailError, match="is no adapter of ours"):
@@ -180,6 +194,21 @@ def test_a_bundle_with_parts_is_complete_by_itself(tmp_path, name, kind):
     for dialect in ("timm", "hf"):
         with pytest.raises(VitrailError):
             save_weights(model, tmp_path / f"{dialect}.out", dialect=dialect)
+
+
+def test_lora_that_another_dialect_has_no_place_for_is_written_once_merged(tmp_path):
+    path = tmp_path / "timm.safetensors"
+    with pytest.raises(VitrailError, match=r"no place for blocks.*prompts; our own file has"):
+        save_weights(tune(small("vit"), "prompt"), path, dialect="timm")
+    model = tune(small("vit"), "lora")
+    stir(model)
+    x = pictures(model)
+    expected = answer(model, x)
+    with pytest.raises(VitrailError, match=r"lora_b; write it into the weights with vitrail\.models\.merge\(model\)"):
+        save_weights(model, path, dialect="timm")
+    other = small("vit")
+    vitrail.load_weights(other, save_weights(merge(model), path, dialect="timm"))
+    assert (answer(other, x) - expected).abs().max() < 1e-4
 
 
 @pytest.mark.data

@@ -69,6 +69,47 @@ def test_the_backbone_of_a_dense_run_starts_a_classifier(tmp_path: Path, kind: s
             assert torch.equal(classifier.eval().features(x)["tokens"], expected)
 
 
+def dense(kind: str, head: str = "linear", classes: int = 3, **changes: object) -> nn.Module:
+    name, shape = BACKBONES[kind]
+    model = create_model(name, num_classes=0, **{**shape, **changes})
+    return Segmenter(model, classes, head, width=16) if head in ("linear", "upernet") else Detector(
+        model, head, classes, **SMALL
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "head", "note"),
+    [
+        (("vit",), ("vit", "linear", 4), "auto", "the file's has 3 classes, the model 4"),
+        (("vit",), ("vit", "upernet"), "auto", "the file's is linear"),
+        (("vit", "upernet"), ("vit",), "auto", "the file's is upernet"),
+        (("vit", "upernet"), ("vit", "upernet"), "new", "as asked"),
+        (("swin", "retinanet"), ("swin", "retinanet"), "new", "as asked"),
+    ],
+)
+def test_a_head_that_is_new_leaves_the_backbone_of_the_file(
+    tmp_path: Path, made: tuple, wanted: tuple, head: str, note: str
+) -> None:
+    model, other = dense(*made), dense(*wanted)
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    report = load_weights(other, save_weights(model, tmp_path / "model.safetensors"), head=head)
+    assert report.notes == [f"the head and its pyramid are new ({note})"]
+    assert report.used == len(model.backbone.state_dict())
+    inside = other.settings.inside
+    assert all(torch.equal(tensor, before[n]) for n, tensor in other.state_dict().items() if not n.startswith(inside))
+    theirs, ours = model.backbone.state_dict(), other.backbone.state_dict()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+
+
+def test_a_segmenter_for_another_size_keeps_its_head_and_resizes_its_positions(tmp_path: Path) -> None:
+    model, other = dense("vit").eval(), dense("vit", image_size=(64, 48)).eval()
+    report = load_weights(other, save_weights(model, tmp_path / "model.safetensors"))
+    assert report.notes == ["positions resized from 2×3 to 4×3 by the rule 'timm'"]
+    x = torch.randn(1, 3, 64, 48)
+    with torch.no_grad():
+        assert (other(x) - model(x)).abs().max() < 1e-5  # which resizes on every call
+
+
 def test_settings_pass_through_json_and_an_unknown_one_is_named() -> None:
     for model in (Segmenter(backbone("vit"), 3, width=16), Detector(backbone("swin"), **SMALL)):
         values = json.loads(json.dumps(settings_to_dict(model.settings)))
@@ -81,7 +122,9 @@ def test_settings_pass_through_json_and_an_unknown_one_is_named() -> None:
 def test_what_does_not_fit_is_refused_in_words(tmp_path: Path) -> None:
     path = save_weights(Segmenter(backbone("vit"), 3, width=16), tmp_path / "three.safetensors")
     with pytest.raises(VitrailError, match=r"3 classes.* does not fit this model .*4 classes"):
-        load_weights(Segmenter(backbone("vit"), 4, width=16), path)
+        load_weights(Segmenter(backbone("vit"), 4, width=16), path, head="keep")
+    with pytest.raises(VitrailError, match="was trained with norm_eps=1e-06, this model has norm_eps=1e-12"):
+        load_weights(Segmenter(create_model("deit_ti16", norm_eps=1e-12, **BACKBONES["vit"][1]), 3, width=16), path)
     with pytest.raises(VitrailError, match="holds a segmenter, which can't fill a detector"):
         load_weights(Detector(backbone("vit"), **SMALL), path)
     plain = save_weights(backbone("vit"), tmp_path / "plain.safetensors")

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_what_training_scripts_leave_behind_is_read(state, tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model", "teacher", "module"])
-@pytest.mark.parametrize("prefix", ["", "module.", "module.backbone.", "_orig_mod."])
+@pytest.mark.parametrize("prefix", ["", "module.", "module.backbone.", "_orig_mod.", "model."])
 def test_wrappers_and_prefixes_of_training_are_taken_off(wrapper, prefix, state, tmp_path):
     content = {"epoch": 3, wrapper: {prefix + key: value for key, value in state.items()}}
     assert read_source(pth(tmp_path / "model.pth", content)).state.keys() == state.keys()
@@ -116,6 +117,10 @@ def test_unreadable_files_are_each_told_in_one_sentence(state, tmp_path):
     assert "noise.bin" in refusal(tmp_path / "noise.bin")
     assert "expected a state_dict" in refusal(pth(tmp_path / "list.pth", [torch.ones(2)]))
     assert "expected a state_dict" in refusal(pth(tmp_path / "numbers.pth", {"epoch": 3}))
+    with warnings.catch_warnings(action="ignore"):  # torch would rather have something newer
+        torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "program.pt")
+    with warnings.catch_warnings(action="error"):
+        assert "is a TorchScript program" in refusal(tmp_path / "program.pt")
     (tmp_path / "text.npz").write_text("not a zip")
     assert "can't be read as .npz" in refusal(tmp_path / "text.npz")
     np.savez(tmp_path / "objects.npz", weights=np.array([{"a": 1}], dtype=object))

@@ -10,6 +10,7 @@ import vitrail
 from tests.parity.peers import assert_same, pictures, shake
 from tests.weights.small import fresh, output, saved, small
 from vitrail import VitrailError
+from vitrail.weights import read_checkpoint
 
 X = pictures(32, 32)
 
@@ -159,6 +160,21 @@ def test_table_of_a_wide_image_is_read_into_a_model_of_that_size(tmp_path):
     assert torch.equal(output(other, pictures(16, 48)), output(model, pictures(16, 48)))
 
 
+def test_table_of_a_wide_image_whose_rows_make_a_square_is_the_models_own(tmp_path):
+    shape = {"img_size": (16, 32), "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
+    peer = shake(timm.models.VisionTransformer(**shape))
+    assert peer.pos_embed.shape[1] == 3 * 3 == 1 + 2 * 4  # not 3×3 patches: 2×4, and the class token
+    save_file(peer.state_dict(), tmp_path / "model.safetensors")
+    model, x = fresh("vit", image_size=(16, 32)), pictures(16, 32)
+    assert vitrail.load_weights(model, tmp_path).notes == []
+    assert_same(output(model, x), output(peer, x))
+    with pytest.warns(UserWarning, match="its 9 positions are taken as 3×3 patches and none for the class token; say"):
+        assert read_checkpoint(tmp_path).settings.position_prefix is False
+    with pytest.warns(UserWarning, match=r"assumed: mean \(0.485, 0.456, 0.406\) and deviation \(\S+ \S+ \S+\.$"):
+        told = read_checkpoint(tmp_path, image_size=(16, 32), heads=2).settings
+    assert (told.grid, told.position_prefix) == ((2, 4), True)
+
+
 def test_fixed_positions_start_a_learned_table_and_come_back(tmp_path):
     model, learned = small("sincos"), fresh("vit")
     for dialect in ("vitrail", "timm"):
@@ -177,7 +193,12 @@ def test_fixed_positions_start_a_learned_table_and_come_back(tmp_path):
         ("learned", "rotary", "positions are rotary; those of the file, learned, were left out"),
         ("factorised", "learned", "positions are learned; those of the file, factorised, were left out"),
         ("factorised", "sincos", "positions are sincos; those of the file, factorised, were left out"),
-        ("rotary", "learned", "positions are learned and new: the file has none"),
+        ("rotary", "learned", "positions are learned; those of the file, rotary, were left out"),
+        ("rotary", "none", "positions are none; those of the file, rotary, were left out"),
+        ("rotary", "sincos", "positions are sincos; those of the file, rotary, were left out"),
+        ("sincos", "none", "positions are none; those of the file, sincos, were left out"),
+        ("sincos", "sincos1d", "positions are sincos1d; those of the file, sincos, were left out"),
+        ("none", "rotary", "positions are rotary and new: the file has none"),
         ("none", "conditional", "positions are conditional and new: the file has none"),
     ],
 )
@@ -187,6 +208,33 @@ def test_other_kind_of_positions_starts_afresh_and_says_so(source, target, note,
     assert vitrail.load_weights(other, saved(model, tmp_path)).notes == [note]
     assert all(torch.equal(other.state_dict()[key], value) for key, value in before.items())
     assert torch.equal(other.blocks[1].mlp.fc1.weight, model.blocks[1].mlp.fc1.weight)
+
+
+@pytest.mark.parametrize(
+    ("family", "theirs", "ours", "note"),
+    [
+        ("vit", {"pool": "mean"}, {}, "pool is 'token' in the model and 'mean' in the file"),
+        ("vit", {}, {"pool": "mean"}, "pool is 'mean' in the model and 'token' in the file"),
+        ("swinv2", {}, {"window": 8}, "window is (8, 8) in the model and (4, 4) in the file"),
+        ("swinv2", {}, {"pretrained_window": (3, 3)}, "pretrained_window is (3, 3) in the model and () in the file"),
+    ],
+)
+def test_what_no_shape_tells_and_changes_the_output_is_said(family, theirs, ours, note, tmp_path):
+    model, other = small(family, **theirs), fresh(family, **ours)
+    if family == "swinv2":  # whose branches start from nothing
+        for block in model.blocks:
+            torch.nn.init.ones_(block.norm1.weight)
+            torch.nn.init.normal_(block.bias.fc2.weight)
+    assert vitrail.load_weights(other, saved(model, tmp_path)).notes == [note]
+    assert (output(other, X) - output(model, X)).abs().max() > 1e-4
+
+
+def test_kept_head_with_another_activation_is_refused(tmp_path):
+    path = saved(small("vit_mlp_head"), tmp_path)
+    other = fresh("vit_mlp_head", head_activation="gelu")
+    with pytest.raises(VitrailError, match="trained with head_activation=tanh, this model has head_activation=gelu"):
+        vitrail.load_weights(other, path)
+    assert vitrail.load_weights(other, path, head="new").notes == ["the head is new (as asked)"]
 
 
 @pytest.mark.parametrize("position", ["factorised", "relative"])

@@ -179,6 +179,16 @@ def test_model_from_a_checkpoint_takes_changes(tmp_path):
     assert checkpoint.settings.num_classes == 5
 
 
+def test_model_for_another_size_or_other_channels_has_the_preprocessing_for_them(tmp_path):
+    checkpoint = read_checkpoint(saved(small("swin"), tmp_path))
+    assert model_from(checkpoint, num_classes=0).preprocessing == checkpoint.preprocessing
+    pre = model_from(checkpoint, image_size=(48, 64), channels=1).preprocessing
+    assert pre.size == (48, 64) and pre.mean == (pytest.approx(0.449, abs=1e-6),)  # of ImageNet's three
+    filled = fresh("swin", image_size=(48, 64), channels=1)
+    vitrail.load_weights(filled, checkpoint.path)
+    assert filled.preprocessing == pre
+
+
 def test_weights_trained_with_other_heads_are_refused_though_every_shape_fits(tmp_path):
     path = vitrail.save_weights(
         vitrail.create_model("vit_ti16", depth=1, num_classes=3), tmp_path / "three.safetensors"

@@ -106,10 +106,11 @@ class ViTAdapter(Pyramid):
         self.prior = SpatialPrior(s.channels, s.width)
         self.level = nn.Parameter(torch.empty(3, s.width))
         nn.init.normal_(self.level)
+        self.interactions = min(INTERACTIONS, s.depth)  # each before a block of its own
         # Two more extractors at the end, as in the paper.
-        self.injectors = nn.ModuleList(Injector(s.width, heads, 3, ratio, s.norm_eps) for _ in range(INTERACTIONS))
+        self.injectors = nn.ModuleList(Injector(s.width, heads, 3, ratio, s.norm_eps) for _ in range(self.interactions))
         self.extractors = nn.ModuleList(
-            Extractor(s.width, heads, ratio, s.norm_eps, s.drop_path) for _ in range(INTERACTIONS + 2)
+            Extractor(s.width, heads, ratio, s.norm_eps, s.drop_path) for _ in range(self.interactions + 2)
         )
         self.up = nn.ConvTranspose2d(s.width, s.width, kernel_size=2, stride=2)
         self.outputs = nn.ModuleList(
@@ -138,8 +139,8 @@ class ViTAdapter(Pyramid):
         of_detail = torch.cat(
             [centres(each, (s, s), vit_frame, x.device) for each, s in zip(grids, STRIDES[1:], strict=True)]
         )[:, None]
-        depth, prefix = len(vit.blocks), vit.prefix_tokens
-        starts = {depth * i // INTERACTIONS: i for i in range(INTERACTIONS)}
+        depth, prefix, times = len(vit.blocks), vit.prefix_tokens, self.interactions
+        starts = {depth * i // times: i for i in range(times)}
         kept: list[Tensor] = []  # the ViT's own maps after each interaction
 
         def extract(number: int, tokens: Tensor) -> None:
@@ -158,7 +159,7 @@ class ViTAdapter(Pyramid):
 
         last = {depth - 1: tokens}
         vit.encode(tokens, grid, last, before=before)
-        for number in range(INTERACTIONS - 1, INTERACTIONS + 2):
+        for number in range(times - 1, times + 2):
             extract(number, last[depth - 1])
         kept.append(last[depth - 1][:, prefix:])
         return self.join(fine, detail, grids, kept, grid, vit_frame, frame, size)

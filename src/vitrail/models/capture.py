@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Layout
-from vitrail.models.checks import check_layers
+from vitrail.models.checks import check_layers, whole_numbers
 from vitrail.models.maps import ClassRows, attention_map, outer_product
 
 Reduce = str | Callable[..., Any] | None  # "cls_row", "mean_heads", or a function of a map
@@ -272,8 +272,8 @@ def attention_layers(model: nn.Module) -> list[Attention]:
 @contextmanager
 def capture(
     model: nn.Module,
-    layers: Iterable[int] | None = None,
-    heads: Iterable[int] | None = None,
+    layers: Iterable[int] | int | None = None,
+    heads: Iterable[int] | int | None = None,
     reduce: Reduce = None,
     to: torch.device | str | None = None,
     gradients: bool = False,
@@ -306,7 +306,9 @@ def capture(
     if not (reduce in (None, "cls_row", "mean_heads") or callable(reduce)):
         raise VitrailError(f'reduce={reduce!r} is not known; use "cls_row", "mean_heads" or a function of the map.')
     chosen = check_layers(range(len(modules)) if layers is None else layers, len(modules))
-    picked = None if heads is None else list(heads)
+    picked = None if heads is None else [*whole_numbers([heads] if isinstance(heads, int) else heads, "heads")]
+    if picked == []:
+        raise VitrailError("heads=[] names no head to capture; leave it out for all of them.")
     try:
         device = None if to is None else torch.device(to)
     except RuntimeError:

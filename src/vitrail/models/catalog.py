@@ -151,8 +151,13 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
             return entries[candidate], {}
     if plain in aliases:
         return aliases[plain]
-    if (match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain)) and (found := _look_up(match[1])):
-        return found[0], {**found[1], "image_size": int(match[2])}
+    if match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain):
+        if (joined := match[1] + match[2]) in entries:  # "R50+ViT-B_16"
+            return entries[joined], {}
+        if found := _look_up(match[1]):
+            side = int(match[2])
+            of_patch = getattr(found[0].settings, "patch_size", None) == (side, side)  # "deit_tiny_16"
+            return found[0], found[1] if of_patch else {**found[1], "image_size": side}
     if plain.endswith("_distilled") and (found := _look_up(plain.removesuffix("_distilled"))):
         if not takes_distillation(found[0].settings):
             raise VitrailError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor
@@ -29,24 +30,63 @@ def check_image(x: Tensor, channels: int, smallest: tuple[int, int]) -> None:
 
 
 def check_settings(
-    settings: Any, choices: dict[str, Iterable[object]], counts: dict[str, int], rates: Iterable[str]
+    settings: Any,
+    choices: dict[str, Iterable[object]],
+    counts: dict[str, int],
+    rates: Iterable[str],
+    positive: Iterable[str] = (),
 ) -> None:
     """Refuses, in one sentence, settings that no model can be built from: `choices` are names of a list, `counts` whole
-    numbers with a least value, `rates` probabilities. Switches are True or False."""
+    numbers with a least value, `rates` probabilities, `positive` numbers above 0. Switches are True or False."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         if isinstance(field.default, bool) and field.name not in choices and not isinstance(value, bool):
             raise VitrailError(f"{field.name} must be True or False, got {value!r}.")
     for name, allowed in choices.items():
-        if getattr(settings, name) not in allowed:
-            raise VitrailError(f"{name}={getattr(settings, name)!r} is not known; choose one of {[*allowed]}.")
+        value = getattr(settings, name)
+        if not any(type(value) is type(one) and value == one for one in allowed):  # 1 is no True
+            raise VitrailError(f"{name}={value!r} is not known; choose one of {[*allowed]}.")
     for name, least in counts.items():
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise VitrailError(f"{name} must be a whole number of at least {least}, got {value!r}.")
     for name in rates:
-        if not 0 <= getattr(settings, name) <= 1:
-            raise VitrailError(f"{name} is a probability, between 0 and 1, got {getattr(settings, name)!r}.")
+        value = getattr(settings, name)
+        if not is_number(value) or not 0 <= value <= 1:
+            raise VitrailError(f"{name} is a probability, between 0 and 1, got {value!r}.")
+    for name in positive:
+        value = getattr(settings, name)
+        if not is_number(value) or not value > 0:
+            raise VitrailError(f"{name} must be a number above 0, got {value!r}.")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def whole_numbers(values: object, name: str, least: int | None = None) -> tuple[int, ...]:
+    """Several of them, in a list or the like."""
+    limit = "" if least is None else f" of at least {least}"
+    refusal = VitrailError(f"{name} must be a list of whole numbers{limit}, got {values!r}.")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise refusal
+    numbers = tuple(values)
+    if any(isinstance(n, bool) or not isinstance(n, Integral) or (least is not None and n < least) for n in numbers):
+        raise refusal
+    return numbers
+
+
+def known_fields(kind: type, values: dict[str, Any], whose: str) -> dict[str, Any]:
+    """Values for the fields of the dataclass `kind`, out of JSON."""
+    if unknown := sorted(set(values) - {field.name for field in fields(kind)}):
+        names = ", ".join(unknown)
+        raise VitrailError(f"{whose} settings have {names}, unknown to this version; upgrade vitrail.")
+    return tuples(values)
+
+
+def tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where our dataclasses have tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]:
@@ -59,9 +99,9 @@ def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]
     return values
 
 
-def check_layers(layers: Iterable[int], depth: int) -> list[int]:
+def check_layers(layers: Iterable[int] | int, depth: int) -> list[int]:
     """Layer numbers counted from 0; negative ones from the end."""
-    asked = [*layers]
+    asked = whole_numbers([layers] if isinstance(layers, int) else layers, "layers")
     if wrong := [i for i in asked if not -depth <= i < depth]:
         back = f", from the end -1 to {-depth}" if wrong[0] < 0 else ""
         raise VitrailError(f"This model has layers 0 to {depth - 1}{back}; there is no layer {wrong[0]}.")

@@ -10,6 +10,7 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.checks import check_image, check_settings, pair
@@ -81,6 +82,7 @@ class ConvNet(nn.Module):
         # Settled here, so that the model keeps its stem when its pictures change their size.
         self.settings = s = replace(s, stem="small" if s.small_stem else "usual")
         self.body, width = _body(s)
+        self.batch_norm = any(isinstance(module, _BatchNorm) for module in self.body.modules())
         self.head = Head(width, s.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,15 +97,15 @@ class ConvNet(nn.Module):
                 f"An image of {x.shape[2]}×{x.shape[3]} pixels is too small for torchvision's {self.settings.arch},"
                 f" which needs {least}: enlarge the image, or use another model."
             )
-        if self.training and len(x) == 1 and self.body.training:
+        if self.batch_norm and self.training and len(x) == 1 and self.body.training:
             raise VitrailError(
                 "Batch norm learns from two images at a time or more: use a larger batch (or micro-batch)."
             )
         return self.body(x)
 
-    def features(self, x: Tensor, layers: Iterable[int] = ()) -> dict[str, Tensor]:
+    def features(self, x: Tensor, layers: Iterable[int] | int = ()) -> dict[str, Tensor]:
         """`pooled` [B, D], as in our other models."""
-        if tuple(layers):
+        if isinstance(layers, int) or tuple(layers):
             raise VitrailError(f"torchvision's {self.settings.arch} has no layers of tokens; it gives pooled features.")
         return {"pooled": self.pooled(x)}
 

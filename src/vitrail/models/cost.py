@@ -3,17 +3,16 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.models.catalog import Settings, build, model_settings
 from vitrail.models.cnn import CNNSettings
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.mae import MAESettings
+from vitrail.models.meta import ParametersOnMeta
 from vitrail.models.swin import SwinSettings
 
 
@@ -48,7 +47,7 @@ def cost(model: str | Settings) -> Cost:
 
 def _count(settings: Settings, stages: dict[str, tuple[int, ...]]) -> tuple[int, int]:
     """Parameters and multiply-adds; the blocks that are found there count as often as it says."""
-    with _WithoutMemory() if isinstance(settings, CNNSettings) else torch.device("meta"), torch.no_grad():
+    with ParametersOnMeta() if isinstance(settings, CNNSettings) else torch.device("meta"), torch.no_grad():
         model = build(settings).eval()
     with torch.device("meta"), torch.no_grad():
         blocks = [
@@ -62,16 +61,6 @@ def _count(settings: Settings, stages: dict[str, tuple[int, ...]]) -> tuple[int,
             repeated = [_repeated(block, more, counter) for block, more in blocks]
             model(torch.empty(1, settings.channels, *settings.image_size))
     return parameters, (counter.get_total_flops() + sum(map(sum, repeated))) // 2
-
-
-class _WithoutMemory(TorchFunctionMode):
-    """Weights without memory. Other numbers stay: torchvision's RegNets compute their widths with tensors."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.empty, torch.zeros, torch.ones):
-            kwargs = {**kwargs, "device": "meta"}
-        return func(*args, **kwargs)
 
 
 def _repeated(block: nn.Module, more: int, counter: FlopCounterMode) -> list[int]:

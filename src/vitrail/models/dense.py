@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.checks import check_settings
+from vitrail.models.checks import check_settings, known_fields
 from vitrail.models.position import Grid
 from vitrail.models.swin import SwinSettings
 from vitrail.models.vit import ViTSettings
@@ -103,12 +103,8 @@ class DetectorSettings:
 
 
 def _backbone(values: Any) -> Any:
-    """Settings, of which a header keeps plain JSON: lists where ours have tuples."""
-    if not isinstance(values, dict):
-        return values
-    plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    kind: Any = SwinSettings if "depths" in plain else ViTSettings
-    if unknown := sorted(set(plain) - set(kind.__dataclass_fields__)):
-        names = ", ".join(unknown)
-        raise VitrailError(f"The backbone's settings have {names}, unknown to this version; upgrade vitrail.")
-    return kind(**plain)
+    """Settings, or their plain JSON out of a header; without a classifier, which has no part in a dense model."""
+    if isinstance(values, dict):
+        kind: Any = SwinSettings if "depths" in values else ViTSettings
+        values = kind(**known_fields(kind, values, "The backbone's"))
+    return replace(values, num_classes=0, **({"head": "linear"} if isinstance(values, ViTSettings) else {}))

@@ -33,9 +33,9 @@ from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing, build
 from vitrail.models.dense import DetectorSettings
 from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, Pyramid, make_pyramid
-from vitrail.models.swin import SwinSettings
-from vitrail.models.vit import ViTSettings
+from vitrail.models.pyramid import STRIDES, Pyramid, drop_classifier, make_pyramid
+from vitrail.models.swin import SwinTransformer
+from vitrail.models.vit import VisionTransformer
 
 LEVELS = {"faster_rcnn": (4, 8, 16, 32, 64), "mask_rcnn": (4, 8, 16, 32, 64), "retinanet": (8, 16, 32, 64, 128)}
 MASK_SIDE = 28  # cells of a mask inside its box
@@ -45,21 +45,19 @@ Found = dict[str, Tensor]
 
 class Detector(nn.Module):
     def __init__(self, model: nn.Module, head: str = "faster_rcnn", num_classes: int = 1, **changes: Any):
-        """`model` is a ViT or a Swin, whose weights stay; a classifier on it is left behind. `changes` are fields of
+        """`model`, a ViT or a Swin, is taken over with its weights, and loses its classifier. `changes` are fields of
         `DetectorSettings`."""
         super().__init__()
-        if not isinstance(getattr(model, "settings", None), ViTSettings | SwinSettings):
+        if not isinstance(model, VisionTransformer | SwinTransformer):
             raise VitrailError(f"A {type(model).__name__} can't carry a detection head: use a ViT or a Swin.")
-        model_pre = getattr(model, "preprocessing", None)
-        model = without_classifier(model)
-        settings = DetectorSettings(model.settings, num_classes, head, **changes)  # type: ignore[arg-type]
-        self.settings = s = settings
+        self.settings = s = DetectorSettings(model.settings, num_classes, head, **changes)
         pyramid = make_pyramid(model, s.pyramid, s.pyramid_channels)
+        drop_classifier(model, s.backbone)
         backbone = Levels(pyramid, LEVELS[s.head], neck=s.pyramid != "simple")
         self.net: nn.Module = _retinanet(s, backbone) if s.head == "retinanet" else _rcnn(s, backbone)
         self.net.transform = Frame(s.short_side, s.long_side)
         # The whole picture, in its own size: `Frame` is what resizes it.
-        pre = model_pre or Preprocessing().suited(model.settings)  # type: ignore[arg-type]
+        pre = getattr(model, "preprocessing", None) or Preprocessing().suited(s.backbone)
         self.preprocessing = replace(pre, size=s.image_size, crop=1.0, fit="native")
 
     @classmethod
@@ -87,6 +85,8 @@ class Detector(nn.Module):
         Only what is predicted on is resized here: training images come as the augmentation has sized them.
         """
         images, first = list(images), self.settings.background
+        if not images:
+            raise VitrailError("A detector takes one image or more, got none.")
         for image in images:
             if image.ndim != 3 or image.shape[0] != self.settings.channels:
                 raise VitrailError(
@@ -97,18 +97,6 @@ class Detector(nn.Module):
         if targets is None:
             raise VitrailError("A detector learns from targets: pass them, or call eval() to predict.")
         return self.net(images, [{**target, "labels": target["labels"] + first} for target in targets])
-
-
-def without_classifier(model: nn.Module) -> nn.Module:
-    """The model itself, or where it has a classifier a copy without: nothing in a detector would ever train it."""
-    settings: Any = model.settings
-    bare = replace(settings, num_classes=0, **({"head": "linear"} if isinstance(settings, ViTSettings) else {}))
-    if bare == settings:
-        return model
-    copy = build(bare)
-    names = copy.state_dict().keys()
-    copy.load_state_dict({name: value for name, value in model.state_dict().items() if name in names})
-    return copy.to(next(model.parameters()).device)
 
 
 # -- what torchvision's heads stand on ---------------------------------------------------------------------------------

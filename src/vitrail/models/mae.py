@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Layout
+from vitrail.models.checks import is_number
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
 from vitrail.models.position import Grid, SinCosPosition
 from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
@@ -28,6 +29,10 @@ class MAESettings(ViTSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.num_classes:
+            raise VitrailError(
+                f"A masked autoencoder has no classes, got num_classes={self.num_classes}: leave it out, or use a ViT."
+            )
         if self.position not in ("none", "learned", "sincos", "sincos1d", "factorised"):
             raise VitrailError(
                 f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}."
@@ -191,8 +196,8 @@ class MaskedAutoencoder(nn.Module):
 
 
 def check_mask_ratio(ratio: float) -> None:
-    if not 0 <= ratio < 1:
-        raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {ratio}.")
+    if not is_number(ratio) or not 0 <= ratio < 1:
+        raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {ratio!r}.")
 
 
 def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.deformable import centres
+from vitrail.models.heads import Head
 from vitrail.models.layers import bilinear, ceil_div, init_weights
 from vitrail.models.position import Grid
-from vitrail.models.swin import SwinTransformer
-from vitrail.models.vit import VisionTransformer
+from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.vit import VisionTransformer, ViTSettings
 
 STRIDES = (4, 8, 16, 32)
 
@@ -133,6 +134,14 @@ def resample(x: Tensor, frame: tuple[float, float], other: tuple[float, float], 
     places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1
     places = places.to(wide).view(1, *size, 2).expand(x.shape[0], -1, -1, -1)  # `len` would fix the batch in an export
     return F.grid_sample(x.to(wide), places, padding_mode="border", align_corners=False).to(x.dtype)
+
+
+def drop_classifier(model: nn.Module, bare: ViTSettings | SwinSettings) -> None:
+    """In place, so that the model has the settings `bare`: nothing in a dense model would ever train a classifier."""
+    for name in ("head", "head_distillation"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, Head(1, 0))  # nothing
+    model.settings = bare  # type: ignore[assignment]
 
 
 def make_pyramid(model: nn.Module, kind: str = "auto", channels: int = 256) -> Pyramid:

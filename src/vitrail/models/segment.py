@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.dense import SegmenterSettings
-from vitrail.models.heads import Head
 from vitrail.models.layers import bilinear, init_weights
 from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, make_pyramid
+from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, drop_classifier, make_pyramid
 from vitrail.models.swin import SwinSettings, SwinTransformer
-from vitrail.models.vit import VisionTransformer, ViTSettings
+from vitrail.models.vit import VisionTransformer
 
 POOLS = (1, 2, 3, 6)  # cells a side that the coarsest map is pooled to, as in PSPNet
 FINEST = STRIDES[0]
@@ -42,14 +41,7 @@ class Segmenter(nn.Module):
         super().__init__()
         if not isinstance(model, VisionTransformer | SwinTransformer):
             raise VitrailError(f"A {type(model).__name__} gives no maps to segment from: use a ViT or a Swin.")
-        backbone = replace(model.settings, num_classes=0)
-        if isinstance(backbone, ViTSettings):
-            backbone = replace(backbone, head="linear")
-        s = self.settings = SegmenterSettings(backbone, num_classes, head, **changes)
-        for name in ("head", "head_distillation"):
-            if getattr(model, name, None) is not None:
-                setattr(model, name, Head(1, 0))  # nothing
-        model.settings = backbone
+        s = self.settings = SegmenterSettings(model.settings, num_classes, head, **changes)
         self.body: nn.Module
         if s.head == "linear":
             self.body = model
@@ -58,11 +50,12 @@ class Segmenter(nn.Module):
             self.body = make_pyramid(model, s.pyramid, s.width)
             kind = UPerHead if s.head == "upernet" else FCNHead
             self.head = kind(s.width, num_classes, s.norm, s.dropout)
+        drop_classifier(model, s.backbone)
         self.head.apply(_init)
         for name in self.idle:
             self.get_parameter(name).requires_grad_(False)
         # The whole picture: no border may be lost.
-        pre = getattr(model, "preprocessing", None) or Preprocessing().suited(backbone)
+        pre = getattr(model, "preprocessing", None) or Preprocessing().suited(s.backbone)
         self.preprocessing = replace(pre, crop=1.0, fit="stretch")
 
     @classmethod

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Layout
-from vitrail.models.checks import check_image, check_layers, check_settings, pair
+from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -63,8 +63,8 @@ class SwinSettings:
         object.__setattr__(self, "tuning", as_tuning(self.tuning))
         for name in ("image_size", "patch_size", "window"):
             object.__setattr__(self, name, pair(getattr(self, name), name))
-        for name in ("depths", "heads", "pretrained_window"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, least in (("depths", 1), ("heads", 1), ("pretrained_window", 0)):
+            object.__setattr__(self, name, whole_numbers(getattr(self, name), name, least))
         choices: dict[str, Iterable[object]] = {
             "activation": [*ACTIVATIONS, "swiglu"],
             "version": [1, 2],
@@ -72,11 +72,12 @@ class SwinSettings:
             "position_rule": RULES,
         }
         counts = {"channels": 1, "num_classes": 0, "width": 1}
-        check_settings(self, choices, counts, rates=["dropout", "attention_dropout", "drop_path"])
+        rates = ["dropout", "attention_dropout", "drop_path"]
+        check_settings(self, choices, counts, rates, positive=["mlp_ratio"])
         if not self.depths or len(self.depths) != len(self.heads):
             raise VitrailError(f"depths {self.depths} and heads {self.heads} must name the same stages, one or more.")
         for i, heads in enumerate(self.heads):
-            if heads < 1 or self.width * 2**i % heads:
+            if self.width * 2**i % heads:
                 raise VitrailError(f"A width of {self.width * 2**i} (stage {i}) can't be divided among {heads} heads.")
 
     @property
@@ -285,7 +286,7 @@ class SwinTransformer(nn.Module):
     def pool(self, x: Tensor) -> Tensor:  # B h w D -> B D
         return x.mean(dim=(1, 2))
 
-    def features(self, x: Tensor, layers: Iterable[int] = (-1,)) -> dict[str, Tensor]:
+    def features(self, x: Tensor, layers: Iterable[int] | int = (-1,)) -> dict[str, Tensor]:
         """Named intermediates, as in the ViT: `tokens/3` [B, N, D], `map/3` [B, D, h, w], `tokens`, `pooled`."""
         layers = check_layers(layers, sum(self.settings.depths))
         keep: dict[int, Tensor] = dict.fromkeys(layers, x)

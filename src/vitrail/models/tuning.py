@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, nearest
 from vitrail.models.attention import Attention, Layout, Rotary
 from vitrail.models.checks import check_settings
 from vitrail.models.layers import MLP
@@ -182,6 +182,9 @@ def tune(model: nn.Module, kind: str, **options: Any) -> nn.Module:
     if kind not in KINDS:
         raise VitrailError(f"tune={kind!r} is not known; choose one of {', '.join(KINDS)}.")
     if kind in PARTS:
+        if unknown := [name for name in options if name not in Tuning.__dataclass_fields__]:
+            hint = nearest(unknown[0], Tuning.__dataclass_fields__)
+            raise VitrailError(f"{unknown[0]!r} is not a setting of tune={kind!r}.{hint}")
         wanted, there = Tuning(kind, **options), tuning_of(model)
         if there is None:
             _blocks(model)
@@ -219,8 +222,12 @@ def merge(model: nn.Module) -> nn.Module:
 
 def freeze(model: nn.Module, kind: str) -> None:
     """Only what learns has a gradient; a frozen part in front of all that learns runs without a graph by itself."""
+    inside = getattr(model.settings, "inside", "")  # of a segmenter or a detector, all around its backbone is the head
+    free = {name for name, _ in model.named_parameters() if learns(name, kind) or not name.startswith(inside)}
+    if not free:
+        raise VitrailError(f"Nothing in this {type(model).__name__} learns under tune={kind!r}: it has no head.")
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(learns(name, kind))
+        parameter.requires_grad_(name in free)
 
 
 def learns(name: str, kind: str) -> bool:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Layout, Rotary
-from vitrail.models.checks import check_image, check_layers, check_settings, pair
+from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -87,7 +87,7 @@ class ViTSettings:
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         if self.stem is not None and not isinstance(self.stem, str):
-            object.__setattr__(self, "stem", tuple(self.stem))
+            object.__setattr__(self, "stem", whole_numbers(self.stem, "stem", least=1))
         choices: dict[str, Iterable[object]] = {
             "activation": [*ACTIVATIONS, "swiglu"],
             "patch_embed": ["conv", "linear"],
@@ -101,7 +101,8 @@ class ViTSettings:
         if isinstance(self.stem, str):
             choices["stem"] = LIGHT
         counts = {"channels": 1, "num_classes": 0, "width": 1, "depth": 1, "heads": 1, "registers": 0}
-        check_settings(self, choices, counts, rates=["dropout", "attention_dropout", "drop_path"])
+        rates = ["dropout", "attention_dropout", "drop_path"]
+        check_settings(self, choices, counts, rates, positive=["mlp_ratio"])
         if self.width % self.heads:
             raise VitrailError(f"A width of {self.width} can't be divided among {self.heads} heads.")
         if self.pool == "token" and not self.class_token:
@@ -308,7 +309,7 @@ class VisionTransformer(nn.Module):
             x = tokens[:, 0]
         return x if self.norm_pool is None else self.norm_pool(x)
 
-    def features(self, x: Tensor, layers: Iterable[int] = (-1,)) -> dict[str, Tensor]:
+    def features(self, x: Tensor, layers: Iterable[int] | int = (-1,)) -> dict[str, Tensor]:
         """Named intermediates: for each layer `tokens/3` [B, N, D] and `map/3` [B, D, h, w], before the last norm;
         then `tokens` [B, N, D] after it, and `pooled` [B, D]."""
         layers = check_layers(layers, len(self.blocks))

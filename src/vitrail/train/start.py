@@ -61,7 +61,6 @@ def start_model(
         more, said = _token(settings) if taught else ({}, "")
         net = create_model(model or name, **changes, **more)
         why += said + _stem(net.settings)
-        pre: Preprocessing = net.preprocessing  # type: ignore[assignment]
     else:
         masked = isinstance(checkpoint.settings, MAESettings)
         if masked:
@@ -73,7 +72,8 @@ def start_model(
         more, said = _token(checkpoint.settings) if taught else ({}, "")
         changes, why = changes | more, why + said
         net = model_from(checkpoint, "auto" if same else "new", **{**changes, "image_size": size})
-        name, pre = checkpoint.name or "custom", replace(checkpoint.preprocessing, size=net.settings.image_size)  # type: ignore
+        name = checkpoint.name or "custom"
+    pre: Preprocessing = net.preprocessing  # type: ignore[assignment]
     if fit is not None:
         pre = replace(pre, fit=fit)
     elif pre.fit == "native":

@@ -16,7 +16,7 @@ from torch import nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import Preprocessing, Settings, catalog
-from vitrail.models.tuning import PARTS, add_parts, is_part, learns, take_parts, tuning_of
+from vitrail.models.tuning import PARTS, add_parts, is_part, learns, take_parts
 from vitrail.weights.checkpoint import (
     ADAPTER,
     Checkpoint,
@@ -227,14 +227,15 @@ class Adapters:
             self.use(active)
         if (found := self._prints[file.kind]) not in file.base.hashes:
             raise VitrailError(_another(file, found, "this model"))
-        if file.kind in PARTS and tuning_of(self.model) is not None:
-            raise VitrailError(f"The model holds {tuning_of(self.model)} already; load the base without them first.")
+        if file.kind in PARTS and (there := getattr(self._base, "tuning", None)) is not None:
+            raise VitrailError(f"The model holds {there} already; load the base without them first.")
         own, theirs = asdict(self._base), asdict(file.settings)
         if wrong := [f"{key}={theirs[key]!r}" for key in own if key not in FREE and own[key] != theirs.get(key)]:
             raise VitrailError(f"{file.path} was made with {', '.join(wrong)}, unlike this model; load it by itself.")
-        if active == name:
+        if active == name:  # what is in use goes before its file does, and comes back as the new one
             self.use(None)
         self.files[name] = file
+        self.use(active)
         return file
 
     def use(self, name: str | None) -> None:

@@ -1,6 +1,7 @@
 """A checkpoint, understood: weights under our names, the settings of its model, its preprocessing and labels."""
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -13,9 +14,9 @@ from typing import Any, cast
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import Preprocessing, Settings, resolve
+from vitrail.models import Entry, Preprocessing, Settings, ViTSettings, resolve
 from vitrail.models.catalog import change
-from vitrail.models.checks import pair
+from vitrail.models.checks import known_fields, pair, tuples
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid
 from vitrail.weights import google, hf, hf_config, timm, torchvision
@@ -135,15 +136,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
 def settings_from_dict(values: dict[str, Any]) -> Settings:
     values = dict(values)
     kind = CLASSES[values.pop("family")]
-    if unknown := sorted(set(values) - set(kind.__dataclass_fields__)):
-        names = ", ".join(unknown)
-        raise VitrailError(f"The checkpoint's settings have {names}, unknown to this version; upgrade vitrail.")
-    return kind(**_tuples(values))
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where our dataclasses have tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return kind(**known_fields(kind, values, "The checkpoint's"))
 
 
 @dataclass
@@ -161,7 +154,7 @@ def read_header(path: Path, text: str) -> Header:
     with _reading(path, "header"):
         header = json.loads(text)
         settings = settings_from_dict(header["settings"])
-        pre = Preprocessing(**_tuples(header["preprocessing"]))
+        pre = Preprocessing(**tuples(header["preprocessing"]))
         return Header(settings, pre, header.get("labels"), header.get("name"), dict(header.get("about") or {}))
 
 
@@ -209,6 +202,7 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     architecture = raw.config.get("architecture")
     identity = identify(raw.path, layout.family, known, raw.names, architecture, model, preprocessing)
     settings = identity.settings
+    doubts = [identity.doubt, None if sizes else _doubt_of_table(raw.path, state, settings, identity.entry)]
     return Checkpoint(
         raw.path,
         layout.dialect,
@@ -219,7 +213,23 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
         labels=labels if labels and len(labels) == settings.num_classes else None,
         name=identity.entry.name if identity.entry else None,
         unknown=unknown,
-        doubt=identity.doubt,
+        doubt=" ".join(filter(None, doubts)) or None,
+    )
+
+
+def _doubt_of_table(path: Path, state: State, settings: Settings, entry: Entry | None) -> str | None:
+    """n² rows are n×n patches without a row for the class token, or a wide image and one: its n-1 × n+1 patches are one
+    less. Where nothing states the size, the former is right for models that are known to have no such row."""
+    rows = state["position.table"].shape[1] if "position.table" in state else 0
+    if not isinstance(settings, ViTSettings) or settings.position != "learned" or not settings.class_token:
+        return None
+    if math.isqrt(rows) ** 2 != rows or (entry and not getattr(entry.settings, "position_prefix", True)):
+        return None
+    grid = "×".join(map(str, settings.grid))
+    row = "and one for" if settings.position_prefix else "and none for"
+    return (
+        f"{path}: its {rows} positions are taken as {grid} patches {row} the class token; say"
+        " image_size=(height, width) if its images were of another shape."
     )
 
 
@@ -242,7 +252,7 @@ def _stated_preprocessing(raw: RawFile) -> dict[str, Any]:
         return hf_config.preprocessing_from(raw.preprocessor)
     config = raw.config.get("pretrained_cfg") or {}
     fields = {"mean": "mean", "std": "std", "crop": "crop_pct", "interpolation": "interpolation"}
-    stated = _tuples({ours: config[theirs] for ours, theirs in fields.items() if config.get(theirs)})
+    stated = tuples({ours: config[theirs] for ours, theirs in fields.items() if config.get(theirs)})
     if stated.get("interpolation") not in hf_config.RESAMPLING.values():
         stated.pop("interpolation", None)  # "random", in some
     return stated

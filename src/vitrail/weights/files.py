@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 import re
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -47,8 +48,8 @@ FILE_NAMES = (
     "checkpoint.pth",
 )
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
-# What DataParallel, torch.compile and self-supervised trainers put in front of the names of a model.
-WRAPPED = re.compile(r"^((module|_orig_mod|backbone)\.)+")
+# What DataParallel, torch.compile, self-supervised trainers and Lightning put in front of the names of a model.
+WRAPPED = re.compile(r"^((module|_orig_mod|backbone|model)\.)+")
 
 
 @dataclass
@@ -174,7 +175,8 @@ def read_npz(path: Path) -> RawFile:
 def read_pickle(path: Path) -> RawFile:
     """A `.pth` file: its tensors, and, as a config, the architecture that a training script may have noted in it."""
     try:
-        with torch.serialization.safe_globals(INERT):
+        with torch.serialization.safe_globals(INERT), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*TorchScript")  # said below
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if refused := re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", str(error)):
@@ -183,7 +185,12 @@ def read_pickle(path: Path) -> RawFile:
                 " values; save the state_dict alone, best as safetensors."
             ) from None
         raise VitrailError(f"{path} was not loaded: it is not a PyTorch checkpoint, or is damaged.") from None
-    except Exception:  # whatever bytes that were never meant for it make the loader stumble over
+    except Exception as error:  # whatever bytes that were never meant for it make the loader stumble over
+        if "TorchScript" in str(error):
+            raise VitrailError(
+                f"{path} is a TorchScript program, and a checkpoint may hold only tensors and plain values; save the"
+                " state_dict of the model that it was made from."
+            ) from None
         raise VitrailError(f"{path} can't be read as a PyTorch checkpoint: it is cut off or damaged.") from None
     outer = content if isinstance(content, dict) else {}
     inner = next((outer[name] for name in WRAPPERS if isinstance(outer.get(name), dict)), outer)

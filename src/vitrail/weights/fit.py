@@ -16,7 +16,9 @@ from vitrail.models.swin import resize_bias_table, stage_window
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.rules import State
 
+Dense = SegmenterSettings | DetectorSettings
 WAVES = ("sincos", "sincos1d")
+LEARNED = ("learned", "factorised", "relative", "conditional")
 KINDS: dict[type, str] = {
     SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT",
     CNNSettings: "a convolutional network", SegmenterSettings: "a segmenter", DetectorSettings: "a detector",
@@ -31,6 +33,10 @@ class Fitted:
     path: str  # of the file, for errors
     notes: list[str] = field(default_factory=list)  # what was changed, in sentences
     fresh: tuple[str, ...] = ()  # beginnings of names that the file has nothing for: the model's own values stay
+    inside: str = ""  # what names must begin with for the file to have something for them
+
+    def is_fresh(self, name: str) -> bool:
+        return name.startswith(self.fresh) or not name.startswith(self.inside)
 
     def drop(self, *prefixes: str) -> None:
         self.state = {name: tensor for name, tensor in self.state.items() if not name.startswith(prefixes)}
@@ -42,42 +48,85 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
     fitted = Fitted(dict(checkpoint.state), str(checkpoint.path))
     if isinstance(source, MAESettings) and isinstance(target, MAESettings):
         return _fit_mae(fitted, source, target)
-    if isinstance(target, SegmenterSettings | DetectorSettings):
-        if type(source) is not type(target):
-            raise VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
-        return fitted  # made for one size of image and one set of classes; `check` compares the shapes
+    if isinstance(target, Dense):
+        if not isinstance(source, Dense) or type(source) is not type(target):
+            raise _cannot_fill(fitted, source, target)
+        return _fit_dense(fitted, source, target, head)
     if isinstance(source, MAESettings) and isinstance(target, ViTSettings):
         fitted.state = _inner(fitted.state, "encoder.")
         source = source.encoder
         fitted.notes.append("the encoder of a masked autoencoder was taken, its decoder left")
-    if isinstance(target, SwinSettings) and isinstance(source, SwinSettings):
-        _fit_bias_tables(fitted, source, target)
-        _fit_channels(fitted, target.channels)
-    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
-        _fit_vit(fitted, source, target)
-    elif not (isinstance(target, CNNSettings) and isinstance(source, CNNSettings)):
-        raise VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
+    elif isinstance(source, ViTSettings) and isinstance(target, ViTSettings):
+        _note(fitted, ["pool"], source, target)
+    if not (isinstance(target, CNNSettings) and isinstance(source, CNNSettings)):
+        _fit_transformer(fitted, source, target, checkpoint.stated)
     _fit_head(fitted, source, target, head)
     return fitted
+
+
+def _fit_transformer(fitted: Fitted, source: Settings, target: Settings, stated: set[str]) -> None:
+    """All of a ViT or a Swin but its head."""
+    if isinstance(target, SwinSettings) and isinstance(source, SwinSettings):
+        _fit_bias_tables(fitted, source, target)
+        if target.version == 2:  # which has no tables that a window would show in
+            _note(fitted, sorted(stated & {"window", "pretrained_window"}), source, target)
+        _fit_channels(fitted, target.channels)
+    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
+        _fit_vit(fitted, source, target, stated)
+    else:
+        raise _cannot_fill(fitted, source, target)
+
+
+def _cannot_fill(fitted: Fitted, source: Settings, target: Settings) -> VitrailError:
+    return VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
+
+
+def _note(fitted: Fitted, names: list[str], source: Settings, target: Settings) -> None:
+    """Says which settings, that fit in every shape and compute something else, are the model's and not the file's."""
+    for name in names:
+        told, built = getattr(source, name), getattr(target, name)
+        if told != built:
+            fitted.notes.append(f"{name} is {built!r} in the model and {told!r} in the file")
 
 
 def _inner(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
+def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: Settings, target: Settings) -> None:
+    """The transformer inside of a larger model; its names begin with the one prefix in the file, the other here."""
+    theirs, ours = prefixes
+    part = Fitted(_inner(fitted.state, theirs), fitted.path, fitted.notes)
+    _fit_transformer(part, source, target, set(source.__dataclass_fields__))
+    fitted.drop(theirs)
+    fitted.state |= {f"{ours}{name}": tensor for name, tensor in part.state.items()}
+    fitted.fresh = tuple(f"{ours}{prefix}" for prefix in part.fresh)
+
+
 def _fit_mae(fitted: Fitted, source: MAESettings, target: MAESettings) -> Fitted:
-    encoder = Fitted(_inner(fitted.state, "encoder."), fitted.path, fitted.notes)
-    _fit_vit(encoder, source.encoder, target.encoder)
-    fitted.drop("encoder.")
+    _fit_part(fitted, ("encoder.", "encoder."), source.encoder, target.encoder)
     if (table := fitted.state.pop("decoder_position.table", None)) is not None:
         _check_waves(table[0], source.decoder_width, source.grid, True, fitted.path)
-    fitted.state |= {f"encoder.{name}": tensor for name, tensor in encoder.state.items()}
-    fitted.fresh = tuple(f"encoder.{prefix}" for prefix in encoder.fresh)
     return fitted
 
 
-def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
-    _fit_position(fitted, source, target)
+def _fit_dense(fitted: Fitted, source: Dense, target: Dense, head: str) -> Fitted:
+    """The backbone as it would be alone. What stands on it, with its pyramid, is kept or new as a whole."""
+    why = "as asked" if head == "new" else ""
+    if head == "auto" and source.head != target.head:
+        why = f"the file's is {source.head}"
+    elif head == "auto" and source.num_classes != target.num_classes:
+        why = f"the file's has {source.num_classes} classes, the model {target.num_classes}"
+    if why:
+        fitted.state = {name: tensor for name, tensor in fitted.state.items() if name.startswith(source.inside)}
+        fitted.inside = target.inside
+        fitted.notes.append(f"the head and its pyramid are new ({why})")
+    _fit_part(fitted, (source.inside, target.inside), source.backbone, target.backbone)
+    return fitted
+
+
+def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: set[str]) -> None:
+    _fit_position(fitted, source, target, stated)
     _fit_channels(fitted, target.channels)
     _fit_norm(fitted, target)
     if source.distillation_token and not target.distillation_token:
@@ -142,7 +191,7 @@ def _fit_norm(fitted: Fitted, target: ViTSettings) -> None:
         fitted.notes.append(f"the last norm moved to {'after' if target.norm_after_pool else 'before'} the pooling")
 
 
-def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: set[str]) -> None:
     state = fitted.state
     if source.position in WAVES and target.position == "learned":  # fixed positions are a table to start from
         if "position.table" not in state:
@@ -152,9 +201,9 @@ def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> N
     if target.position in WAVES and source.position in ("learned", *WAVES):
         _fit_waves(fitted, source, target)
     elif source.position != target.position:
-        if any(name.startswith("position.") for name in state):
-            fitted.notes.append(f"positions are {target.position}; those of the file, {source.position}, were left out")
-        elif target.position in ("learned", "factorised", "relative", "conditional"):
+        if source.position != "none":
+            _note_left_out(fitted, source, target)
+        elif target.position in LEARNED or "position_rule" in stated:  # fixed ones leave no trace in a bare state dict
             fitted.notes.append(f"positions are {target.position} and new: the file has none")
         fitted.drop("position.")
         fitted.fresh += ("position.",)
@@ -173,6 +222,10 @@ def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> N
     if kept and source.grid != target.grid:
         old, new = _grid(source.grid), _grid(target.grid)
         fitted.notes.append(f"positions resized from {old} to {new} by the rule {source.position_rule!r}")
+
+
+def _note_left_out(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
+    fitted.notes.append(f"positions are {target.position}; those of the file, {source.position}, were left out")
 
 
 def _grid(grid: Grid) -> str:
@@ -220,6 +273,8 @@ def _fold(fitted: Fitted, rows: dict[str, Tensor]) -> None:
 
 def _fit_waves(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
     """Files of fixed positions store their table, with rows of zeros in front; the model makes it by its formula."""
+    if source.position in WAVES and source.position != target.position:
+        _note_left_out(fitted, source, target)
     if "position.table" not in fitted.state:
         return
     rows, patches = _split_table(fitted, source)
@@ -227,7 +282,7 @@ def _fit_waves(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None
     if source.position in WAVES:
         _check_waves(patches, source.width, source.grid, two_dimensional, fitted.path)
     elif not _are_waves(patches, source.width, source.grid, two_dimensional):
-        fitted.notes.append(f"positions are {target.position}; those of the file, learned, were left out")
+        _note_left_out(fitted, source, target)
     _fold(fitted, rows)
     del fitted.state["position.table"]
 

@@ -72,6 +72,8 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
         shape = {ours: config[theirs] for theirs, ours in names.items() if theirs in config}
         small = shrinks(SwinSettings(**shape, window=facts["window"], image_size=facts["image_size"]))
         facts["padding"] = "timm" if small else "torchvision"
+        if not any(facts.get("pretrained_window", ())):  # zeros: the window itself
+            facts["pretrained_window"] = ()
     if not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
         word = config.get("hidden_act", "gelu")
         if word not in ACTIVATIONS:
@@ -152,6 +154,7 @@ class Kind:
     layout: str  # key of BY_TYPE
     needs: Needs
     prefix: str = ""  # put in front of every name but those of the heads
+    square: tuple[str, ...] = ()  # the sizes that it computes with as one number
 
 
 def given(value: object) -> bool:
@@ -162,22 +165,25 @@ FEATURES = {**PLAIN, "num_classes": 0}  # a class without a classifier
 SCALED = {**FEATURES, "layer_scale": given}
 GATED = {**SCALED, "activation": "swiglu"}
 ROTARY = {"position": "rotary", "qkv_bias": "qv", "registers": given}
+CLIP = {**FEATURES, "norm_before": True, "patch_bias": False}
+SIGLIP = {**FEATURES, "class_token": False, "pool": "attention"}
+IMAGE, BOTH = ("image_size",), ("image_size", "patch_size")
 REGISTERS, SWIN = "Dinov2WithRegistersModel", "ForImageClassification"
 TEACHER = "DeiTForImageClassificationWithTeacher"
 
 VIT_KINDS = [
     Kind("vit", "ViTForImageClassification", "vit", PLAIN, "vit."),
     Kind("deit", TEACHER, "deit", {**PLAIN, "distillation_token": True}, "deit."),
-    Kind("dinov2", "Dinov2Model", "dinov2", SCALED),
-    Kind("dinov2", "Dinov2Model", "dinov2_gated", GATED),
-    Kind("dinov2_with_registers", REGISTERS, "dinov2", {**SCALED, "registers": given}),
-    Kind("dinov2_with_registers", REGISTERS, "dinov2_gated", {**GATED, "registers": given}),
+    Kind("dinov2", "Dinov2Model", "dinov2", SCALED, square=IMAGE),
+    Kind("dinov2", "Dinov2Model", "dinov2_gated", GATED, square=IMAGE),
+    Kind("dinov2_with_registers", REGISTERS, "dinov2", {**SCALED, "registers": given}, square=IMAGE),
+    Kind("dinov2_with_registers", REGISTERS, "dinov2_gated", {**GATED, "registers": given}, square=IMAGE),
     Kind("dinov3_vit", "DINOv3ViTModel", "dinov3", {**SCALED, **ROTARY}),
     Kind("dinov3_vit", "DINOv3ViTModel", "dinov3_gated", {**GATED, **ROTARY}),
-    Kind("clip_vision_model", "CLIPVisionModel", "clip", {**FEATURES, "norm_before": True, "patch_bias": False}),
-    Kind("siglip_vision_model", "SiglipVisionModel", "siglip", {**FEATURES, "class_token": False, "pool": "attention"}),
+    Kind("clip_vision_model", "CLIPVisionModel", "clip", CLIP, square=BOTH),
+    Kind("siglip_vision_model", "SiglipVisionModel", "siglip", SIGLIP, square=BOTH),
 ]
-MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "position": "sincos"})
+MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "position": "sincos"}, square=BOTH)
 
 
 def kind_of(settings: Settings) -> Kind:
@@ -194,7 +200,8 @@ def kind_of(settings: Settings) -> Kind:
         return kind
     kinds = [MAE_KIND] if isinstance(settings, MAESettings) else VIT_KINDS
     nearest = min(kinds, key=lambda kind: len(misfits(settings, kind.needs)))
-    refuse_misfits(settings, nearest.needs, f"transformers' {nearest.architecture}, its nearest class,")
+    needs = {**nearest.needs, **dict.fromkeys(nearest.square, square)}
+    refuse_misfits(settings, needs, f"transformers' {nearest.architecture}, its nearest class,")
     return nearest
 
 

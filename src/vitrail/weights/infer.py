@@ -31,7 +31,7 @@ def infer(
     """The settings that shapes decide. Head counts of a ViT, norm epsilons and the like leave no trace in them.
 
     A table tells how many positions it has but not their grid. Image sizes that are `stated` are tried first, then a
-    square, then those that are only `supposed`. `buffers` is the file under its own names.
+    square and those that are only `supposed`. `buffers` is the file under its own names.
     """
     sizes = [*stated], [*supposed]
     try:
@@ -148,12 +148,17 @@ def _position(
     else:  # a row per patch, and perhaps for tokens in front
         counts = [rows - tokens, rows, rows - tokens - settings["registers"]]
         sides = [math.isqrt(max(count, 0)) for count in counts]
-    for size in [*stated, *((side * stride[0], side * stride[1]) for side in sides), *supposed]:
+    squares = [(side * stride[0], side * stride[1]) for side in sides]
+    # Rows for tokens are usual, so every size is tried with them before one without: 225 rows are 15×15 patches, but
+    # also 14×16 and a class token.
+    tried = [(size, count) for size in stated for count in counts]
+    tried += [(size, n) for n, square in zip(counts, squares, strict=True) for size in (square, *supposed)]
+    for size, count in tried:
         h, w = ceil_div(size, stride)
-        if relative and (2 * h - 1) * (2 * w - 1) in counts:
+        if relative and (2 * h - 1) * (2 * w - 1) == count:
             return {"position": "relative", "heads": table.shape[1], "image_size": size}
-        if not relative and h * w in counts:
-            return {"position": "learned", "position_prefix": h * w < rows or not tokens, "image_size": size}
+        if not relative and h * w == count:
+            return {"position": "learned", "position_prefix": count < rows or not tokens, "image_size": size}
     raise VitrailError(f"its table of {rows} rows is not that of a square image; say which: image_size=(height, width)")
 
 

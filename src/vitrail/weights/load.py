@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, Settings, SwinSettings, SwinTransformer, ViTSettings, build
 from vitrail.models.catalog import change
 from vitrail.models.layers import MLP
+from vitrail.models.meta import ParametersOnMeta
 from vitrail.models.position import Position
 from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of, settings_of, understand, unwrapped
 from vitrail.weights.files import read_source
@@ -50,7 +50,7 @@ def load_weights(model: nn.Module, source: str | Path, head: str = "auto") -> Lo
     rules = _rules(checkpoint, settings)
     target = replace(settings, **rules)
     fitted = fit(checkpoint, target, _checked(head))
-    _check_arithmetic(checkpoint, target)
+    _check_arithmetic(checkpoint, target, fitted)
     check(fitted, checkpoint, target, _shapes(model) | _bias_tables(target))
     adopt(model, rules)
     model.load_state_dict(_full_precision(fitted.state), strict=False)
@@ -74,7 +74,9 @@ def model_from(checkpoint: Checkpoint, head: str = "auto", **changes: Any) -> nn
         with torch.device("cpu"):
             model = build(target)
     model.load_state_dict(_full_precision(fitted.state), strict=False, assign=True)
-    model.preprocessing = checkpoint.preprocessing  # type: ignore[assignment]
+    pre = checkpoint.preprocessing
+    changed = changes.keys() & {"image_size", "channels"}
+    model.preprocessing = pre.suited(target) if changed else pre  # type: ignore[assignment]
     return model.eval()
 
 
@@ -84,21 +86,10 @@ def _checked(head: str) -> str:
     return head
 
 
-class _ParametersOnMeta(TorchFunctionMode):
-    """Parameters without memory, and real buffers. Under `torch.device("meta")` buffers would be computed there too,
-    and the first arithmetic on that device imports half of torch's compiler: seven seconds before a Swin is loaded."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        kwargs = kwargs or {}
-        if func in (torch.empty, torch.zeros, torch.ones, torch.full):
-            kwargs = {**kwargs, "device": "meta"}
-        return func(*args, **kwargs)
-
-
 def without_memory(settings: Settings) -> nn.Module:
     if isinstance(settings, (CNNSettings, *DENSE)):  # whose initialisation computes with its weights
         return build(settings)
-    with torch.device("cpu"), _ParametersOnMeta():
+    with torch.device("cpu"), ParametersOnMeta():
         return build(settings)
 
 
@@ -131,10 +122,15 @@ def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     return {name: getattr(checkpoint.settings, name) for name in names}
 
 
-def _check_arithmetic(checkpoint: Checkpoint, target: Settings) -> None:
+def _check_arithmetic(checkpoint: Checkpoint, target: Settings, fitted: Fitted) -> None:
     """Refuses what fits in every shape and would compute something else: 3 heads in a model of 12."""
-    for name in sorted(checkpoint.stated & ARITHMETIC):
-        told, built = getattr(checkpoint.settings, name, None), getattr(target, name, None)
+    source, names = checkpoint.settings, checkpoint.stated & ARITHMETIC
+    if isinstance(source, DENSE) and isinstance(target, DENSE):  # which is not taken apart to take rules over
+        source, target, names = source.backbone, target.backbone, ARITHMETIC | RULES
+    if "head.hidden.weight" in fitted.state:
+        names |= checkpoint.stated & {"head_activation"}
+    for name in sorted(names):
+        told, built = getattr(source, name, None), getattr(target, name, None)
         if None not in (told, built) and told != built:
             raise VitrailError(f"{checkpoint.path} was trained with {name}={told}, this model has {name}={built}.")
 
@@ -142,7 +138,7 @@ def _check_arithmetic(checkpoint: Checkpoint, target: Settings) -> None:
 def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shapes) -> None:
     """Refuses weights that don't fit, in a few lines."""
     state = fitted.state
-    missing = [name for name in shapes if name not in state and not name.startswith(fitted.fresh)]
+    missing = [name for name in shapes if name not in state and not fitted.is_fresh(name)]
     unexpected = [name for name in state if name not in shapes]
     wrong: dict[str, list[str]] = {}  # by what is wrong, the names
     for name, tensor in state.items():
@@ -188,7 +184,7 @@ def adopt(model: nn.Module, rules: dict[str, Any]) -> None:
 
 def _adopt_windows(model: SwinTransformer) -> None:
     """Windows and shifts as the rule of padding in the model's settings has them."""
-    with _ParametersOnMeta():
+    with ParametersOnMeta():
         template = SwinTransformer(model.settings)
     for block, new in zip(model.blocks, template.blocks, strict=True):
         block.padding, block.window, block.shift = new.padding, new.window, new.shift

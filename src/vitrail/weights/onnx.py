@@ -65,9 +65,9 @@ class OnnxModel(nn.Module):
             every.append({**found, "boxes": scaled(found["boxes"], *sizes)})
         return every
 
-    def features(self, x: Tensor, layers: Iterable[int] = ()) -> dict[str, Tensor]:
+    def features(self, x: Tensor, layers: Iterable[int] | int = ()) -> dict[str, Tensor]:
         """`pooled` [B, D], as in our models; the layers are inside the graph."""
-        if tuple(layers):
+        if isinstance(layers, int) or tuple(layers):
             self._refuse("The layers")
         if "features" not in self.outputs:
             raise VitrailError(f"{self.path} gives no features to embed with; export the run again, or load the run.")

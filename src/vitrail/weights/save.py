@@ -16,6 +16,7 @@ from torch import nn
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import MAESettings, Preprocessing, Settings
 from vitrail.models.position import LearnedPosition, SinCosPosition
+from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
 from vitrail.weights.rules import Layout, State, group_names
@@ -98,8 +99,11 @@ def header_of(
 def _translate(state: State, model: nn.Module, layout: Layout) -> State:
     theirs, left = layout.write(state | _tables(model, layout.dialect))
     if left:
+        tuning = tuning_of(model)
+        merged = "write it into the weights with vitrail.models.merge(model), or keep it: "
         raise VitrailError(
-            f"The dialect {layout.dialect} has no place for {group_names(left)}; our own file has (dialect vitrail, as "
+            f"The dialect {layout.dialect} has no place for {group_names(left)}; "
+            f"{merged if tuning and tuning.kind == 'lora' else ''}our own file has (dialect vitrail, as "
             "model.safetensors of a run), and ONNX."
         )
     return theirs

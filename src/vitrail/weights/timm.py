@@ -214,6 +214,7 @@ def layout_for(settings: Settings) -> Layout:
 def _vit_needs(settings: ViTSettings) -> Needs:
     needs: Needs = {
         "position": lambda kind: kind == "none" or TABLE(kind),
+        "stem": lambda stem: not isinstance(stem, str),  # a ResNet, or none
         "norm_first": True,
         "qkv_bias": one_of(True, False),
         "patch_bias": not settings.norm_before,  # there the one excludes the other

@@ -31,7 +31,7 @@ def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
         if not isinstance(checkpoint.settings, MAESettings):
             raise VitrailError(f"{recipe.weights} is no masked autoencoder; --weights of pretrain continues one.")
         model = model_from(checkpoint, **changes).train()
-        pre = checkpoint.preprocessing.suited(model.settings)  # type: ignore[arg-type]
+        pre = model.preprocessing  # type: ignore[assignment]
         name, why = checkpoint.name or "mae", f"Goes on from {checkpoint.name or 'the model'} in {recipe.weights}."
     _check_masks(model.settings)  # type: ignore[arg-type]
     pre = replace(pre, fit=recipe.fit or ("crop" if pre.fit == "native" else pre.fit))
