@@ -187,10 +187,11 @@ def test_the_command_prints_writes_and_says_what_it_skipped(bundle, data, tmp_pa
     for folder, code in ((data, 0), (tmp_path / "other", 1)):
         done = subprocess.run(
             [sys.executable, "-m", "vitrail", "evaluate", str(folder), "--model", str(bundle), "--json", "figures.json",
-             "--report", "page.html"],
+             "--report", "page.html", "--fit", "native"],
             capture_output=True, text=True, cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
+        assert done.stdout.endswith("Report: page.html\nFigures: figures.json\n")
         figures = json.loads((tmp_path / "figures.json").read_text())
         assert all(isinstance(value, int | float | str) for value in figures.values())
         assert 0 <= figures["top1"] <= 1
@@ -204,7 +205,7 @@ def test_the_command_prints_writes_and_says_what_it_skipped(bundle, data, tmp_pa
     [
         (["data", "--model", "model.safetensors", "--split", "tset"], 'Did you mean "test"'),
         (["nowhere", "--model", "model.safetensors"], "There is no nowhere"),
-        (["data", "--model", "model.safetensors", "--json", "data/test/x/y/f.json"], "can't be written"),
+        (["data", "--model", "model.safetensors", "--json", "model.safetensors/f.json"], "can't be written"),
     ],
     ids=["split", "data", "json"],
 )

@@ -1,8 +1,6 @@
 """`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
 
-import csv
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
@@ -13,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.samples import NAMED, Sample, Source, plural, some
+from vitrail.data.samples import Sample, Source, plural, some
 from vitrail.data.sources import open_source
-from vitrail.data.split import written
+from vitrail.data.split import place, read_split
 from vitrail.data.spoof import MARGIN, open_faces
 from vitrail.errors import VitrailError, nearest
 from vitrail.predict import Predictor, load
@@ -157,11 +155,11 @@ def _evaluate_spoof(
     margin = predictor.about.get("protocol", {}).get("margin")
     source = open_faces(data, boxes=boxes, margin=MARGIN if margin is None else margin, training=False)
     places = _places_in_training(run)
-    tested = [face for faces in source.splits.values() for face in faces if places.get(_place(face)) == "test"]
+    tested = [face for faces in source.splits.values() for face in faces if places.get(place(face)) == "test"]
     samples, name, notes = tested, "test", list[str]()  # set apart by the run's own protocol
     if split is not None or not tested:
         samples, name, notes = scored_samples(source, run, split)
-    known = [face for faces in source.splits.values() for face in faces if places.get(_place(face)) == "train"]
+    known = [face for faces in source.splits.values() for face in faces if places.get(place(face)) == "train"]
     notes += [*spoof_notes(samples, known, predictor.labels, margin is not None), *source.notes]
     rows, kept, problems = _run(predictor, samples, "probabilities", flip, crops, batch, progress)
     threshold = predictor.about.get("threshold", 0.5)
@@ -202,7 +200,7 @@ def scored_samples(source: Source, run: Any, split: str | None) -> tuple[list[Sa
         raise VitrailError(f"{source.name} has no split {split}; it has {', '.join(source.splits)}.{hint}")
     name = split or next(name for name in ("test", "val", "all", "train") if name in source.splits)
     samples, places = source.splits[name], _places_in_training(run)
-    part = [places.get(_place(sample)) for sample in samples]
+    part = [places.get(place(sample)) for sample in samples]
     again = [AGAIN.format(plural(part.count("again"), "image"))] if "again" in part else []
     part = ["train" if where == "again" else where for where in part]
     trained, chose = part.count("train"), part.count("val")
@@ -224,16 +222,14 @@ def _chose(count: int) -> list[str]:
 def _places_in_training(run: Any) -> dict[str, str]:
     """For each image that a run used, by its place: "train"; "val" if it was chosen by, or "again" if it taught the
     model after that (--refit)."""
-    place = run.source if isinstance(run, Predictor) else fspath(run)
-    if place is None or not (folder := Path(place).expanduser()).exists():
+    source = run.source if isinstance(run, Predictor) else fspath(run)
+    if source is None or not (folder := Path(source).expanduser()).exists():
         return {}
     table = (folder if folder.is_dir() else folder.parent) / "split.csv"
     if not table.is_file():
         return {}
-    with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = [*csv.DictReader(file)]
     learned = "again" if _refitted(table.parent) else "val"
-    return {_resolved(table.parent, row["path"]): learned if row["split"] == "val" else row["split"] for row in rows}
+    return {where: learned if split == "val" else split for where, split in read_split(table).items()}
 
 
 def _refitted(folder: Path) -> bool:
@@ -243,15 +239,6 @@ def _refitted(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return record.get("recipe", {}).get("refit") == "on"
-
-
-def _resolved(folder: Path, path: str) -> str:
-    """The same for the same picture, whatever it is called; in a tar or an array, a place below that file."""
-    return path if path.startswith(NAMED) else os.path.realpath(folder / path)
-
-
-def _place(sample: Sample) -> str:
-    return _resolved(Path.cwd(), written(sample, Path.cwd()))
 
 
 def class_indices(source: Source, predictor: Predictor) -> list[int]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data import several
-from vitrail.data.views import CROPS, Picture, decoded
+from vitrail.data.views import CROPS, Picture, decoded, named
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
 
+FAR = 2.0  # times the side that a model was trained on, or that part of it
 Function = Callable[[Tensor], Tensor]  # normalised pixels [n, C, H, W] to [n, …]
 
 
@@ -38,6 +39,7 @@ class PictureModel:
             reason = str(error).splitlines()[0].rstrip(".")
             raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
         self.preprocessing = preprocessing
+        self.trained_on: tuple[int, int] | None = None  # what pictures in their own sizes are compared with
 
     def _outcomes(self, images: Any, function: Function, batch_size: int, flip: bool, crops: int) -> Iterator[Outcome]:
         """One per image, in order and as they come: what the function makes of it, or its error."""
@@ -58,7 +60,7 @@ class PictureModel:
             try:
                 rows = self._mean(np.stack([batch[i].views for i in numbers]), function, flip)  # type: ignore[misc]
             except VitrailError as error:  # of this size, such as an image smaller than a patch
-                rows = [error] * len(numbers)  # type: ignore[assignment]
+                rows = [named(batch[i].source, error) for i in numbers]  # type: ignore[assignment]
             for i, row in zip(numbers, rows, strict=True):
                 failed = isinstance(row, VitrailError)
                 outcomes[i] = Outcome(batch[i].source, None if failed else row, row if failed else None)
@@ -76,6 +78,10 @@ class PictureModel:
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """uint8 [n, H, W, C] -> [n, C, H, W] on the device, as `to_tensor` does it for one image."""
+        size = (pixels.shape[1], pixels.shape[2])
+        if self.trained_on is not None and (note := far_note("The model", self.trained_on, size)):
+            self.trained_on = None  # once is enough
+            warnings.warn(note, stacklevel=2)
         like = next(self.model.parameters(), None)
         x = pixels.to(self.device).permute(0, 3, 1, 2).contiguous().float().div_(255)
         mean, std = (
@@ -94,6 +100,14 @@ class PictureModel:
     def precision(self) -> AbstractContextManager:
         """In which the model is called: autocast on such a GPU."""
         return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
+
+
+def far_note(name: str, trained: tuple[int, int], size: tuple[int, int]) -> str | None:
+    """What to know of pictures whose sides are half of those of training, or twice as long, or further away."""
+    if all(max(a / b, b / a) < FAR for a, b in zip(size, trained, strict=True)):
+        return None
+    own, other = ("×".join(map(str, each)) for each in (trained, size))
+    return f"{name} was trained on {own} pixels; {other} is far from that, expect less of it."
 
 
 def check_views(batch_size: int, crops: int) -> None:

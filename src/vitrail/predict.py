@@ -14,13 +14,12 @@ from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
 from vitrail.models.checks import pair
 from vitrail.models.dense import DetectorSettings
+from vitrail.picture_model import far_note
 from vitrail.predictor import Outcome, Prediction, Predictor
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.onnx import OnnxModel
 from vitrail.weights.published import published
 from vitrail.weights.shipped import default_model, shipped
-
-FAR = 2.0  # times the side that a model was trained on, or that part of it
 
 __all__ = ["Outcome", "Prediction", "Predictor", "load"]
 
@@ -50,9 +49,17 @@ def load(
     if isinstance(checkpoint.settings, DetectorSettings):
         pre = _looking(net, pre, image_size, fit)
     else:
-        _warn_of_distance(checkpoint.name or source, pre, image_size)
         pre = _changed(pre, image_size, fit)
-    return Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about, source)
+        _check_side(pre, getattr(checkpoint.settings, "patch_size", (1, 1)))
+    predictor = Predictor(net, pre, checkpoint.labels, checkpoint.name, device, checkpoint.about, source)
+    own = checkpoint.preprocessing
+    if own.fit == "native":
+        return predictor
+    if pre.fit == "native":
+        predictor.trained_on = own.size  # how far the pictures are from it, is seen when they come
+    elif note := far_note(checkpoint.name or source, own.size, pre.size):
+        warnings.warn(note, stacklevel=2)
+    return predictor
 
 
 def _looking(net: Any, pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:
@@ -82,13 +89,11 @@ def _load_onnx(
     return Predictor(model, pre, model.labels, model.name, place, model.about, path)
 
 
-def _warn_of_distance(name: str, pre: Preprocessing, image_size: int | tuple[int, int] | None) -> None:
-    if image_size is None or pre.fit == "native":
-        return
-    asked = pair(image_size, "image_size")
-    if any(max(a / b, b / a) >= FAR for a, b in zip(asked, pre.size, strict=True)):
-        own, other = ("×".join(map(str, size)) for size in (pre.size, asked))
-        warnings.warn(f"{name} was trained on {own} pixels; {other} is far from that, expect less of it.", stacklevel=3)
+def _check_side(pre: Preprocessing, patch: tuple[int, int]) -> None:
+    """Better refused now than once for every picture."""
+    if pre.size[0] < patch[0] or pre.size[1] < patch[1]:
+        size, least = ("×".join(map(str, side)) for side in (pre.size, patch))
+        raise VitrailError(f"image_size {size} is smaller than one patch of {least}.")
 
 
 def _changed(pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:

@@ -253,6 +253,11 @@ class Predictor(PictureModel):
 
     def class_index(self, target: int | str) -> int:
         """The index of a class, from its label or from the index itself."""
+        if not self.labels:
+            raise VitrailError(
+                f"There is no class {target!r}: this model has none, nor has the backbone of a segmenter or a detector,"
+                " which is what is looked into; leave the target out."
+            )
         found = [i for i, label in enumerate(self.labels) if str(target) == label]
         found = found or [i for i, label in enumerate(self.labels) if str(target).lower() == label.lower()]
         if isinstance(target, int) or (not found and re.fullmatch(r"\d+", str(target))):
@@ -300,6 +305,8 @@ class Predictor(PictureModel):
             self._adapters = Adapters(self.model)
             self._own = self.labels, self.preprocessing, self.about
         self._adapters.add(name, path)
+        if self._adapters.active == name:  # again, from another file: with the classes of that
+            self.use(name)
 
     def use(self, name: str | None) -> "Predictor":
         """Switches to an adapter by its name, with its classes and preprocessing; None is the model by itself again."""

@@ -9,7 +9,7 @@ import tyro
 from PIL import Image
 
 from tests.dense_models import BACKBONE, seeing_colours
-from vitrail import create_model, save_weights
+from vitrail import VitrailError, create_model, save_weights
 from vitrail.cli.embed import embed
 from vitrail.cli.explain import explain
 from vitrail.doctor import diagnose
@@ -31,6 +31,11 @@ def test_explain_draws_the_backbone_and_says_where_the_mask_is(
     assert tyro.cli(explain, args=arguments) == 0
     assert "made to segment says is drawn by `vitrail predict`" in capsys.readouterr().out
     assert Path("seen/explain.html").stat().st_size > 10_000 and list(Path("seen/a").glob("*rollout*.png"))
+
+
+def test_a_class_is_refused_where_a_backbone_has_none(folder: Path) -> None:
+    with pytest.raises(VitrailError, match=r"no class '1': this model has none, nor has the backbone of a segmenter"):
+        tyro.cli(explain, args=["a.png", "--model", "segment.safetensors", "--out", "seen", "--target", "1"])
 
 
 def test_embed_writes_the_features_of_the_backbone(folder: Path) -> None:

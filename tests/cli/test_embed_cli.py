@@ -59,15 +59,17 @@ def test_a_bad_picture_is_skipped_and_named(folder, capsys):
     with np.load("e.npz") as file:
         assert file["embeddings"].shape == (3, 192)
         assert "pictures/bad.png" not in file["paths"].tolist()
+    assert run("pictures/a.png", "--model", "run", "--out", "new/folder/e.npz") == 0
+    assert capsys.readouterr().out == "new/folder/e.npz: 1 picture, 192 numbers each\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["pictures", "--model", "run", "--out", "e.csv"], "--out must end in .npz or .parquet, got e.csv"),
-        (["pictures", "--model", "run", "--out", "no/e.npz"], "no/e.npz can't be written"),
+        (["pictures", "--model", "run", "--out", "bad.png/e.npz"], "bad.png/e.npz can't be written"),
         (["pictures", "--model", "none.pth", "--out", "e.npz"], "There is no file none.pth"),
-        (["bad.png", "--model", "run", "--out", "e.npz"], "Not one of the pictures can be read; e.npz was not written"),
+        (["bad.png", "--model", "run", "--out", "e.npz"], "Not one of the pictures can be used; e.npz was not written"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_no_file(folder, arguments, sentence):

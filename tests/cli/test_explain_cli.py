@@ -11,7 +11,7 @@ import tyro
 from PIL import Image
 
 import vitrail
-from tests.explain.small import lively
+from tests.explain.small import lively, swin
 from tests.explain.test_explanation import check_page
 from vitrail.cli import main
 from vitrail.cli.explain import explain, folder_name
@@ -71,11 +71,14 @@ def test_blocks_count_from_1_in_the_command_as_on_the_page(folder):
     assert "layer 0" not in page and "head 0" not in page and "Python counts them from 0" in page
 
 
-def test_pictures_that_cannot_be_read_are_named_and_skipped(folder, capsys):
+def test_pictures_that_cannot_be_used_are_named_and_skipped(folder, capsys):
     (folder / "pictures" / "bad.png").write_bytes(b"no picture")
+    Image.new("RGB", (100_000, 1)).save(folder / "pictures" / "b line.png")  # can be read, but not cropped
     assert run("pictures", "--model", "run", "--out", "out", "--methods", "grad_cam") == 1
     said = capsys.readouterr()
-    assert "bad.png" in said.err and "1 of 4 pictures could not be read" in said.err
+    assert "skipped: pictures/b line.png: An image of 1×100000 (height×width) would need" in said.err
+    assert "bad.png" in said.err and "2 of 5 pictures could not be used" in said.err
+    assert "out/explain.html: 3 pictures of 48×48." in said.out  # also of those after it
     assert not (folder / "out" / "a" / "rollout.png").exists() and (folder / "out" / "a" / "grad_cam.png").exists()
 
 
@@ -125,12 +128,18 @@ def test_folders_of_pictures_with_one_name_do_not_meet():
 def test_mistakes_are_one_sentence(folder, capsys, monkeypatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line has its own way
 
-    def said(*arguments):
+    def said(*arguments, model="run"):
         with pytest.raises(SystemExit) as left:
-            main(["explain", *arguments, "--model", "run"])
+            main(["explain", *arguments, "--model", model])
         assert left.value.code == 2
         return capsys.readouterr().err
 
+    vitrail.Predictor(swin(), Preprocessing(size=(64, 64)), device="cpu").save("swin/model.safetensors")
+    told = said("pictures", "--out", "out", "--methods", "relevance", model="swin")  # and not once for every picture
+    assert told == (
+        "vitrail: relevance needs attention between all patches, and Swin has it in windows only: use grad_cam, "
+        "attention, random.\n"
+    )
     assert said("pictures", "--out", "out", "--target", "bird") == "vitrail: The model has no class 'bird'.\n"
     assert "--out names a folder, and run/model.safetensors is a file" in said(
         "pictures", "--out", "run/model.safetensors"

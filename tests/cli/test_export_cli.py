@@ -1,4 +1,4 @@
-"""`vitrail export`: what is printed, what is written, and that `--model file.onnx` serves the other verbs."""
+"""`vitrail export`: what is printed, what is written, and that `--model file.onnx` predicts and embeds."""
 
 import re
 from pathlib import Path
@@ -11,6 +11,7 @@ from PIL import Image
 import vitrail
 from tests.parity.peers import shake
 from vitrail.cli.embed import embed
+from vitrail.cli.explain import explain
 from vitrail.cli.export import export
 from vitrail.cli.predict import predict
 from vitrail.models import Preprocessing
@@ -31,7 +32,7 @@ def run(verb, *arguments):
     return tyro.cli(verb, args=[*map(str, arguments)])
 
 
-def test_onnx_is_written_checked_and_serves_where_a_run_does(folder, capsys):
+def test_onnx_is_written_checked_and_serves_where_a_run_does_but_shows_no_layers(folder, capsys):
     assert not run(export, "run", "--to", "onnx", "--out", "shipped/small.onnx")
     printed = capsys.readouterr().out
     megabytes = float(re.search(r"^shipped/small\.onnx: ([\d.]+) MB, in [\d.]+ s$", printed, re.M)[1])
@@ -47,6 +48,9 @@ def test_onnx_is_written_checked_and_serves_where_a_run_does(folder, capsys):
     assert Path("of_onnx.csv").read_text()[:40] == Path("of_run.csv").read_text()[:40]
     with np.load("of_run.npz") as ours, np.load("of_onnx.npz") as theirs:
         assert np.abs(ours["embeddings"] - theirs["embeddings"]).max() < 1e-4
+    words = r"^shipped/small\.onnx is an ONNX file, which shows no layers: name the run it was exported from\.$"
+    with pytest.raises(vitrail.VitrailError, match=words):
+        run(explain, "photo.png", "--model", "shipped/small.onnx", "--out", "seen")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """`vitrail predict` as a person meets it: tables, skipped pictures, exit codes, sentences."""
 
 import csv
+import itertools
 import json
+import re
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,7 +65,7 @@ def test_tables_are_written_and_the_pictures_that_had_to_be_skipped_are_named(fo
     assert code == 1
     assert "skipped: pictures/broken.jpg is not an image" in printed.err
     assert "skipped: pictures/line.png" in printed.err
-    assert "2 of 4 pictures could not be read" in printed.err
+    assert "2 of 4 pictures could not be used" in printed.err
     rows = rows_of(folder / "o.csv")
     assert list(rows[0]) == ["path", "label", "index", "probability"]
     assert [row["path"] for row in rows] == ["pictures/a.png", "pictures/b.jpg"]
@@ -128,7 +131,9 @@ def test_several_labels_share_a_row_and_may_be_none(predictor, folder, capsys):
         (["--model", "run"], "No pictures were given"),
         (["pictures/a.png", "--model", "run", "--device", "gpu"], "The device 'gpu' can't be used"),
         (["pictures/a.png", "--model", "run", "--image-size", "0"], "image_size must be"),
-        (["pictures/a.png", "--model", "run", "--csv", "no/where.csv"], "no/where.csv can't be written"),
+        (["pictures/a.png", "--model", "run", "--csv", "run/model.safetensors/o.csv"], "o.csv can't be written"),
+        (["pictures/broken.jpg", "--model", "run", "--csv", "o.csv"], "Not one of the pictures can be used; o.csv was"),
+        (["pictures/broken.jpg", "--model", "run", "--json", "o.json"], "can be used; o.json was not written"),
         (["pictures/a.png", "--model", "nothing.pth", "--csv", "o.csv"], "There is no file"),
     ],
 )
@@ -143,7 +148,7 @@ def test_a_mistake_is_one_sentence_and_leaves_no_file(arguments, sentence, folde
 def test_a_table_that_was_there_is_kept_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "o.csv"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), writing(path) as file:
+    with pytest.raises(KeyboardInterrupt, match=r"Stopped; .*o\.csv was not written\."), writing(path) as file:
         file.write("half of the n")
         raise KeyboardInterrupt
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
@@ -152,6 +157,39 @@ def test_a_table_that_was_there_is_kept_until_the_new_one_is_whole(tmp_path):
     assert [p.read_text() for p in tmp_path.iterdir()] == ["new"]
     with writing(None) as file:
         assert file is None
+
+
+@pytest.mark.parametrize(("after", "said"), [
+    (0, "Stopped; new/o.csv was not written."), (1, "Stopped; 1 row kept in o.json.part and new/o.csv.part."),
+])  # fmt: skip
+def test_whoever_interrupts_keeps_the_rows_there_are(folder, capsys, monkeypatch, after, said):
+    stream = vitrail.Predictor.stream
+
+    def interrupted(*arguments, **options):
+        yield from itertools.islice(stream(*arguments, **options), after)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vitrail.Predictor, "stream", interrupted)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    (folder / "o.json").write_text("old")
+    with pytest.raises(SystemExit) as left:
+        main(["predict", "pictures", "--model", "run", "--csv", "new/o.csv", *(["--json", "o.json"] if after else [])])
+    assert left.value.code == 130 and capsys.readouterr().err == f"vitrail: {said}\n"
+    assert (folder / "o.json").read_text() == "old"
+    assert [p.name for p in (folder / "new").iterdir()] == ["o.csv.part"] * after
+    if after:
+        assert [row["path"] for row in rows_of(folder / "new" / "o.csv.part")] == ["pictures/a.png"]
+        (kept,) = json.loads((folder / "o.json.part").read_text(encoding="utf-8"))
+        assert kept["path"] == "pictures/a.png" and len(kept["predictions"]) == 3
+
+
+def test_a_folder_means_what_it_means_in_training(folder, capsys):
+    (folder / "album" / "@eaDir").mkdir(parents=True)
+    Image.new("RGB", (30, 30)).save(folder / "album" / "@eaDir" / "thumb.jpg")  # a disk station's
+    (folder / "album" / "linked").symlink_to(folder / "pictures")
+    (folder / "album" / "linked too").symlink_to(folder / "pictures")
+    assert run("album", "--model", "run") == 1
+    assert re.findall(r"^album.*", capsys.readouterr().out, re.M) == ["album/linked/a.png", "album/linked/b.jpg"]
 
 
 def test_progress_is_plain_lines_away_from_a_terminal_and_only_for_long_jobs(capsys):
@@ -165,6 +203,16 @@ def test_progress_is_plain_lines_away_from_a_terminal_and_only_for_long_jobs(cap
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines] == [f"vitrail: {i} of 3 pictures" for i in (1, 2)]  # not when done
     assert all("pictures/s" in line and line.endswith(" s left") for line in lines)
+
+
+def test_a_line_of_progress_waits_for_the_last_picture_of_a_batch(folder, capsys, monkeypatch):
+    clock = itertools.count(0, 6)  # seconds, at each look: a line would be due after every picture
+    monkeypatch.setattr("vitrail.cli.pictures.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert run(*["pictures/a.png"] * 5, "--model", "run", "--batch-size", 2) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [  # of 12 and 24 seconds
+        "vitrail: 2 of 5 pictures, 6 s for each, 18 s left", "vitrail: 4 of 5 pictures, 6 s for each, 6 s left",
+    ]  # fmt: skip
 
 
 def test_threads_decode_while_the_model_works_and_the_order_stays(folder, predictor, capsys):

@@ -13,6 +13,7 @@ from vitrail import VitrailError
 from vitrail.cli.predict import predict
 from vitrail.cli.predict_dense import places_in
 from vitrail.data.boxes import open_boxes
+from vitrail.predict import Predictor
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_masks_overlays_and_json_lie_where_the_pictures_lay(folder: Path, capsys
     text = capsys.readouterr()
     assert "75.0%  ███████████████       red" in text.out
     assert "Pictures and files of 3 in out" in text.out
-    assert "broken.jpg" in text.err and "1 of 4 pictures could not be read" in text.err
+    assert "broken.jpg" in text.err and "1 of 4 pictures could not be used" in text.err
     files = sorted(str(path.relative_to("out")) for path in Path("out").rglob("*.*"))
     stems = ["a", "sub/a", "sub/a_2"]
     assert files == sorted(f"{stem}{end}" for stem in stems for end in (".json", "_mask.png", "_overlay.png"))
@@ -59,6 +60,29 @@ def test_boxes_are_drawn_and_written_as_coco_that_is_read_back(folder: Path) -> 
     assert source.classes == ["cat", "dog"] and len(source) == 3
     assert run("pictures/a.png", "--model", "detect", "--threshold", 1, "--json", "none.json") == 0
     assert json.loads(Path("none.json").read_text())["annotations"] == []
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_whoever_interrupts_keeps_the_answers_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch, task) -> None:
+    name = {"segment": "segmentations", "detect": "detections"}[task]
+    answers = getattr(Predictor, name)
+
+    def interrupted(*arguments: object, **options: object):
+        yield next(answers(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Predictor, name, interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped; 1 row kept in all\.json\.part\.$"):
+        run("pictures", "--model", task, "--json", "all.json")
+    found = json.loads(Path("all.json.part").read_text())
+    rows = found["images"] if task == "detect" else found
+    assert len(rows) == 1 and not Path("all.json").exists()
+
+
+def test_a_file_of_no_answers_is_refused(folder: Path) -> None:
+    with pytest.raises(VitrailError, match=r"Not one of the pictures can be used; all\.json was not written"):
+        run("pictures/broken.jpg", "--model", "segment", "--json", "all.json")
+    assert not Path("all.json").exists()
 
 
 def test_windows_and_sizes_reach_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

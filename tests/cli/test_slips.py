@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 import vitrail
@@ -58,9 +59,9 @@ def test_what_is_no_number_is_told_in_words(capsys):
     assert "--lr: must be a number, got 'high'" in answer(capsys, "train", "pets", "--lr", "high")
 
 
-def test_one_picture_that_can_not_be_read_is_one(capsys):
+def test_one_picture_that_can_not_be_used_is_one(capsys):
     assert report_skipped(["a.jpg is empty."], 1) == 1
-    assert capsys.readouterr().err.endswith("vitrail: 1 of 1 picture could not be read.\n")
+    assert capsys.readouterr().err.endswith("vitrail: 1 of 1 picture could not be used.\n")
 
 
 def test_an_option_without_a_value_of_its_own_is_left_out(capsys):
@@ -84,3 +85,10 @@ def test_a_size_far_from_training_is_told(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load("own.safetensors", image_size=24).preprocessing.size == (24, 24)
+        native = load("own.safetensors", fit="native")
+        native.predict(np.zeros((24, 30, 3), np.uint8))
+    with pytest.warns(UserWarning) as told:
+        native.predict([np.zeros((24, 32, 3), np.uint8), np.zeros((64, 64, 3), np.uint8)])
+    assert [str(one.message) for one in told] == [  # once is enough
+        "The model was trained on 16×16 pixels; 24×32 is far from that, expect less of it."
+    ]

@@ -216,6 +216,16 @@ def test_what_is_not_an_image_is_named_in_one_sentence(tmp_path):
         open_image(io.StringIO("text"))
 
 
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"hevc", b"mif1"])
+def test_what_a_phone_writes_is_told_to_be_converted(brand, tmp_path):
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0mif1heic" + bytes(100))
+    with pytest.raises(VitrailError) as refused:
+        open_image(tmp_path / "phone.heic")
+    assert str(refused.value) == f"{tmp_path / 'phone.heic'} is HEIC, which can't be read here: convert it to JPEG."
+    avif = encoded(photograph(), "AVIF")
+    assert avif[4:8] == b"ftyp" and open_image(avif).size == (64, 48)  # of the same family, and read
+
+
 def test_an_enormous_image_is_refused_from_its_header(tmp_path):
     limit = Image.MAX_IMAGE_PIXELS
     (tmp_path / "bomb.png").write_bytes(png_of_size(60_000, 50_000))

@@ -1,7 +1,9 @@
 import json
+import os
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,10 +221,28 @@ def test_a_bad_option_or_place_is_told_before_the_work(tmp_path):
         data_inspect(str(tmp_path / "data"), image_size=0)
     with pytest.raises(VitrailError, match="can't be written"):
         data_inspect(str(tmp_path / "data"), out=tmp_path / "file" / "sheet.png")
+    for task, out in (("classify", "sheet.xyz"), ("segment", "sheet.xyz"), ("classify", "sheet.svg")):
+        said = f"{out} can't be drawn as {Path(out).suffix}: use .png, .jpg, .jpeg, .pdf"
+        with pytest.raises(VitrailError, match=re.escape(said)):
+            data_inspect(str(tmp_path / "data"), task=task, out=tmp_path / out, json=tmp_path / "found.json")
     with pytest.raises(VitrailError, match="is empty"):
         (tmp_path / "nothing").mkdir()
         data_inspect(str(tmp_path / "nothing"), out=tmp_path / "sheet.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file", "nothing"]
+
+
+def test_what_was_found_is_written_even_where_no_sheet_can_be_drawn(tmp_path, capsys):
+    modes = ("RGB", "L", "P", "1", "RGBA", "LA", "CMYK", "I;16")
+    fill(tmp_path / "data", "a/1.jpg", "b/2.jpg")
+    for mode in modes:
+        Image.new(mode, (9, 9)).save(tmp_path / "data" / "a" / f"{mode}.{'tif' if mode == 'CMYK' else 'png'}")
+    (tmp_path / f".sheet.png.{os.getpid()}.part").mkdir()  # where it would be written before it has its name
+    with pytest.raises(VitrailError, match="can't be written"):
+        data_inspect(str(tmp_path / "data"), out=tmp_path / "sheet.png", json=tmp_path / "found.json")
+    text = capsys.readouterr().out
+    assert text.endswith(f"\nAll of this as JSON: {tmp_path / 'found.json'}\n")
+    assert json.loads((tmp_path / "found.json").read_text())["pictures"] == 10
+    assert re.search(r"files  2 JPEG RGB, (1 \w+ \S+, ){6}1 \w+ \S+ and 1 more\n", text)
 
 
 @pytest.mark.data

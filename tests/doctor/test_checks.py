@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,7 @@ def test_labels_of_a_model_that_is_not_sure_of_anything_are_no_more_than_a_warni
 def test_t_is_the_paired_one():
     assert _t(torch.tensor([1.0, 2.0, 3.0, 2.0])) == pytest.approx(2 / (math.sqrt(2 / 3) / 2))
     assert _t(torch.zeros(8)) == 0.0
+    assert _t(torch.ones(1)) == 0.0  # of a single one nothing is known
 
 
 def test_pictures_that_were_normalised_twice_are_found():
@@ -175,6 +177,34 @@ def test_attention_onto_one_token_is_a_warning():
     weight[0, 0], bias[0, 0] = 0, 1e4
     found = check("attention", model)
     assert [(finding.code, "block.head 2.1" in finding.seen) for finding in found] == [("collapsed_head", True)]
+
+
+def test_one_picture_alone_is_enough_to_tell_heads_apart():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = examine(trained(), batch()[0][:1])
+    assert found.healthy and found.pictures == "1 picture, given as a tensor"
+    seen = {finding.check: finding.seen for finding in found.findings}
+    assert seen["attention"].startswith("12 heads, rows sum to 1")
+    assert seen["learning"].startswith("1 picture with made-up labels is learned by heart")
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_counted_from_the_loss_before_the_first():
+    """The chart has step 0 as well; a trial that gives up has made all of its steps, and looked after the last."""
+    found = examine(trained())
+    (learnt,) = [finding for finding in found.findings if finding.check == "learning"]
+    steps = learnt.figures["steps"]
+    assert 0 < steps == len(found.charts["learning"]) - 1
+    assert f" in {steps} step" in learnt.seen
+    model = trained()
+    model.head.output.weight.data.zero_()
+    model.requires_grad_(False).head.output.weight.requires_grad_(True)
+    model.blocks[-1].register_forward_hook(lambda *_: torch.zeros(8, 17, 48))  # the head sees nothing
+    (given_up,) = check("learning", model)
+    assert given_up.severity == "skipped" and "in 120 steps), and need not" in given_up.seen
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -333,6 +363,8 @@ def test_what_can_not_be_examined_is_one_sentence(arguments, sentence, tmp_path,
 def test_a_folder_of_pictures_without_classes_will_do(tmp_path):
     for number in range(20):
         Image.new("RGB", (40, 30), (12 * number, 90, 200)).save(tmp_path / f"{number}.png")
+    (tmp_path / "@eaDir").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "@eaDir" / "0.png")  # a disk station's
     found = diagnose(trained(), tmp_path)
     assert found.pictures == f"20 pictures of {tmp_path}"
     assert next(f for f in found.findings if f.check == "labels").severity == "skipped"

@@ -8,9 +8,13 @@ import torch
 import vitrail
 from tests.doctor.small import SHAPE, batch, check, codes, examine, make, pixels, teach, trained
 from tests.train.support import make_folder, small_options
+from tests.weights.test_hub import snapshot
 from vitrail.doctor import diagnose, patient
+from vitrail.doctor.examine import CHECKS
 from vitrail.models import build
 from vitrail.models.tuning import tune
+from vitrail.train.record import Record, described
+from vitrail.train.start import Start
 
 MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
 
@@ -120,6 +124,7 @@ def test_a_run_is_examined_with_its_own_data_and_learning_rate_and_a_block_that_
 
 @pytest.mark.parametrize(("options", "why"), [
     ({"tune": "head", "epochs": 1}, "the run tuned the head alone (--tune head)"),
+    ({"tune": "prompt", "epochs": 1}, "the run tuned what it had added to them (--tune prompt)"),
     ({"epochs": 0}, "the run kept the linear classifier on frozen features"),
 ])  # fmt: skip
 def test_why_no_block_moved_is_told_and_one_epoch_has_no_history(tmp_path, options, why):
@@ -131,6 +136,51 @@ def test_why_no_block_moved_is_told_and_one_epoch_has_no_history(tmp_path, optio
     said = {finding.check: finding.seen for finding in diagnose(run, device="cpu").findings}
     assert said["frozen"] == f"no block moved in training: {why}"
     assert said.get("history", "").startswith("no epochs") == (options["epochs"] == 0)
+
+
+def run_of(model, name, folder, weights="auto"):
+    """The folder of a run that has this model, and began with weights of that name."""
+    vitrail.save_weights(model, folder / "model.safetensors", name=name)
+    start = Start(model, model.preprocessing, name, pretrained=True, why="")
+    recipe = {"weights": weights, "tune": "full"}
+    Record("", {}, recipe, {}, described(start), {}).write(folder)
+    return folder
+
+
+def frozen(run):
+    examined, _ = patient.admit(run, device="cpu")
+    (found,) = CHECKS["frozen"](examined)
+    return found
+
+
+def test_a_run_on_the_model_that_ships_inside_is_compared_with_it(tmp_path):
+    model = vitrail.load("vitrail_tiny", device="cpu").model
+    for number, block in enumerate(model.blocks):
+        if number != 2:
+            block.mlp.fc1.weight.data *= 1.1
+    found = frozen(run_of(model, "vitrail_tiny", tmp_path))
+    assert found.severity == "fault"
+    assert found.seen.startswith("block 3 of 7 did not move in training, others by up to ")
+
+
+@pytest.mark.parametrize("weights", ["auto", "hf://timm/deit_tiny_patch16_224.fb_in1k"])
+def test_a_run_on_public_weights_is_compared_with_the_hubs_cache_or_says_whose_are_not_there(
+    weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    model = vitrail.create_model("deit_ti16")
+    run = run_of(model, "deit_ti16", tmp_path / "run", weights)
+    named = "deit_ti16" if weights == "auto" else weights
+    assert frozen(run).seen == f"what the run started from ({named}) is not at hand"
+
+    model.blocks[4].mlp.fc1.weight.data *= 1.1
+    cached = snapshot(tmp_path / "hub", "timm/deit_tiny_patch16_224.fb_in1k")
+    vitrail.save_weights(model, cached / "model.safetensors", dialect="timm")
+    (cached / "config.json").write_text('{"architecture": "deit_tiny_patch16_224"}')
+    found = frozen(run)
+    assert found.severity == "fault" and found.figures["frozen"] == 11
+    assert found.seen.startswith("blocks 1–4, 6–12 of 12 did not move in training")
 
 
 def test_models_with_deliberately_frozen_parts_are_told_from_faulty_ones():

@@ -62,6 +62,14 @@ def test_the_layer_is_where_attention_and_grad_cam_look(predictor):
         predictor.explain(PHOTO, layer=5)
 
 
+def test_the_attention_of_swin_is_that_of_the_block_that_is_named():
+    predictor = vitrail.Predictor(swin(), Preprocessing(size=(64, 64)), LABELS, device="cpu")
+    found = predictor.explain(PHOTO, faithfulness=False)
+    assert found.layer == 1 and found.maps["attention"].shape == (16, 16)  # of four: the last of the first stage
+    named = predictor.explain(PHOTO, layer=found.layer, methods=["attention"], faithfulness=False)
+    assert torch.equal(found.maps["attention"], named.maps["attention"])
+
+
 def test_classes_are_found_by_label_or_index(predictor):
     assert [predictor.class_index(t) for t in ("cat", "dog", 3, "3")] == [0, 1, 3, 3]
     with pytest.raises(vitrail.VitrailError, match="'crane' is the name of classes 2 and 3: give the index"):

@@ -3,11 +3,13 @@
 import socket
 
 import pytest
+from safetensors import safe_open
 
 import vitrail
 from vitrail.cli import main
 from vitrail.serve.guard import is_loopback, split_host
-from vitrail.serve.run import called
+from vitrail.serve.run import called, listen
+from vitrail.weights.checkpoint import HEADER
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
@@ -30,6 +32,34 @@ def test_a_port_that_is_taken_is_named(model, capsys):
         port = other.getsockname()[1]
         said = refusal([model, "--port", str(port)], capsys)
     assert f"Port {port} is in use" in said and "--port" in said
+
+
+@pytest.mark.parametrize("port", [99999, 65536, -5])
+def test_a_port_that_there_is_not_is_refused(port):
+    with pytest.raises(vitrail.VitrailError, match=rf"^--port is from 0 to 65535, got {port}\.$"):
+        listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("verb", ["studio", "doctor"])
+def test_an_onnx_file_that_shows_no_layers_is_named(verb, model, tmp_path, monkeypatch, capsys):
+    """The smallest graph that says of itself what an export of ours does."""
+    from onnx import TensorProto, helper, save
+
+    monkeypatch.chdir(tmp_path)
+    with safe_open(model, "pt") as file:
+        header = file.metadata()[HEADER]
+    given = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Flatten", ["image"], ["logits"])], "model", [given], [logits])
+    exported = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    helper.set_model_props(exported, {HEADER: header})
+    save(exported, "model.onnx")
+    options = ["--port", "0", "--no-browser"] if verb == "studio" else []
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "model.onnx", *options])
+    assert stopped.value.code == 2
+    said = "model.onnx is an ONNX file, which shows no layers: name the run it was exported from."
+    assert capsys.readouterr().err == f"vitrail: {said}\n"
 
 
 def test_places_that_do_not_exist_are_named(model, tmp_path, capsys):

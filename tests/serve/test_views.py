@@ -1,8 +1,9 @@
 """What the Studio computes: maps that survive their journey, stages of true shape, hidden patches, bounded memory."""
 
 import json
+import os
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -243,7 +244,9 @@ def test_samples_are_spread_over_the_classes_of_a_folder(tmp_path):
     found = find_samples(tmp_path)
     assert len(found) == MOST_SAMPLES
     assert found[0].name == "class 00 / a.png" and found[-1].name == "class 27 / a.png"
-    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "@eaDir").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "none" / "@eaDir" / "thumb.png")  # a disk station's
+    (tmp_path / "none" / "circle").symlink_to(tmp_path / "none")
     with pytest.raises(vitrail.VitrailError, match="holds no pictures"):
         find_samples(tmp_path / "none")
 
@@ -253,7 +256,8 @@ def test_the_samples_of_a_run_are_pictures_that_it_was_not_trained_on(tmp_path):
         (tmp_path / "data" / split / "owl").mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "data" / split / "owl" / "a.png")
     (tmp_path / "run").mkdir()
-    saved = dict.fromkeys((field.name for field in fields(Record)), None) | {"data": str(tmp_path / "data")}
+    none = dict.fromkeys((field.name for field in fields(Record)), None)
+    saved = none | {"data": str(tmp_path / "data"), "recipe": {}}
     (tmp_path / "run" / "run.json").write_text(json.dumps(saved))
     assert [one.path for one in samples_of([tmp_path / "run"])] == [tmp_path / "data" / "test" / "owl" / "a.png"]
     (tmp_path / "data" / "test").rename(tmp_path / "elsewhere")
@@ -261,6 +265,28 @@ def test_the_samples_of_a_run_are_pictures_that_it_was_not_trained_on(tmp_path):
     assert samples_of([tmp_path / "elsewhere"]) == [] and samples_of(["deit_ti16"]) == []
     (tmp_path / "run" / "run.json").write_text(json.dumps(saved | {"data": None}))  # an array that had no path
     assert samples_of([tmp_path / "run"]) == []
+
+
+def test_the_samples_of_a_run_on_plain_folders_are_those_that_it_held_out(tmp_path, monkeypatch):
+    data, run = tmp_path / "data", tmp_path / "run"
+    run.mkdir()
+    rows = ["path,label,split"]
+    for number, split in enumerate(["train", "val", "train", "val", "test", "val"]):
+        path = data / "owl" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path)
+        rows.append(f"{path if number % 2 else os.path.relpath(path, run)},owl,{split}")  # as a table may name it
+    table, record = run / "split.csv", Record(str(data), {}, {"refit": "off"}, {}, {}, {})
+    table.write_text("\n".join(rows))
+    record.write(run)
+    assert [one.name for one in samples_of([run])] == ["owl / 4.png"]
+    (data / "owl" / "4.png").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert [one.name for one in samples_of(["run"])] == ["owl / 1.png", "owl / 3.png", "owl / 5.png"]
+    replace(record, recipe={"refit": "on"}).write(run)  # which has learned from val in the end, so that none is left
+    assert [one.name for one in samples_of([run])] == ["owl / 0.png"]
+    table.unlink()
+    assert [one.name for one in samples_of([run])] == ["owl / 0.png"]
 
 
 def test_an_architecture_is_told_to_bare_checkpoints_only(tmp_path):

@@ -156,7 +156,7 @@ def test_several_adapters_on_one_base_are_switched_by_name(tmp_path, base):
 
 @pytest.mark.parametrize("kind", ["lora", "head"])
 def test_an_adapter_can_be_added_and_replaced_while_one_is_in_use(tmp_path, base, kind):
-    first, second = (make(tmp_path / str(seed), kind, base, seed) for seed in (0, 1))
+    first, second = (make(tmp_path / str(seed), kind, base, seed, classes=3 + seed) for seed in (0, 1))
     predictor = vitrail.load(base, device="cpu")
     x = pictures(predictor.model)
     predictor.adapt("a", tmp_path / "0")
@@ -165,7 +165,7 @@ def test_an_adapter_can_be_added_and_replaced_while_one_is_in_use(tmp_path, base
     assert torch.equal(answer(predictor.model, x), answer(first, x))
     predictor.adapt("a", tmp_path / "1")  # the same name: in use is what was added last
     assert torch.equal(answer(predictor.model, x), answer(second, x))
-    assert answer(predictor.model, x).shape[1] == len(predictor.labels) == 3
+    assert answer(predictor.model, x).shape[1] == len(predictor.labels) == 4
 
 
 def test_what_is_no_adapter_is_refused_in_a_sentence(tmp_path, base):

@@ -27,7 +27,8 @@ class Row:
 
 
 def rows_like(pattern: str) -> list[Row]:
-    """What ships inside, then the catalog; or torchvision's, of which only an installed copy knows what it has."""
+    """What ships inside, then the catalog; or torchvision's, of which only an installed copy knows what it has. A
+    pattern that is no name is a part of some."""
     known = written()
     if pattern.startswith(TORCHVISION):
         from vitrail.models import list_models
@@ -36,7 +37,7 @@ def rows_like(pattern: str) -> list[Row]:
     else:
         catalog = [name for name in known if not name.startswith(TORCHVISION) and name not in LARGEST]
         choices = [*shipped_names(), *catalog]
-    names = [name for name in choices if fnmatch(name, pattern)]
+    names = [name for name in choices if fnmatch(name, pattern)] or [name for name in choices if pattern in name]
     if not names:
         raise VitrailError(f"No model is named like {pattern!r}.{nearest(pattern, choices)}")
     return [known.get(name) or counted(name) for name in names]

@@ -56,6 +56,7 @@ def inspect(
     from vitrail.data.sources import open_source
     from vitrail.tasks.data_sheet import data_sheet
 
+    sheet.kind_of(out)  # which refuses what it can't be drawn as
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
         opens: dict[str, Any] = {
@@ -66,14 +67,16 @@ def inspect(
             found = inspection.inspect(source, workers, lambda *_: advance())
         image_size = image_size or _suited_side(found)
         show(found, image_size)
-        if found.seen and task in ("classify", "spoof"):
-            print(f"\nWhat the model will see: {sheet.picture(source, out, image_size, found)}")
-        elif found.seen:
-            what = "masks" if task == "segment" else "boxes"
-            print(f"\nPictures with their {what}: {data_sheet(source, out)}")
         if report:
             report.write(json_format.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
-            print(f"All of this as JSON: {json}")
+    print()
+    if json:
+        print(f"All of this as JSON: {json}")
+    if found.seen and task in ("classify", "spoof"):
+        print(f"What the model will see: {sheet.picture(source, out, image_size, found)}")
+    elif found.seen:
+        what = "masks" if task == "segment" else "boxes"
+        print(f"Pictures with their {what}: {data_sheet(source, out)}")
     return 1 if found.unreadable or (found.labelled and found.labelled.flawed) else 0
 
 
@@ -94,6 +97,7 @@ def show(found: Any, image_size: int) -> None:
     from rich.markup import escape
 
     from vitrail.cli.pictures import pace
+    from vitrail.data.samples import some
 
     console = Console()
     if not console.is_terminal:
@@ -123,7 +127,7 @@ def show(found: Any, image_size: int) -> None:
     if small:
         lines.append(("small", f"{small:,} with a side below {image_size} pixels, which will be enlarged"))
     kinds = Counter(f"{look.format} {look.mode}" for look in seen).most_common()
-    lines.append(("files", ", ".join(f"{count:,} {kind}" for kind, count in kinds[:8])))
+    lines.append(("files", some((f"{count:,} {kind}" for kind, count in kinds), 8)))
     for name, count in (("grey", sum(look.grey for look in seen)), ("turned", sum(look.turned for look in seen))):
         what = "without colour" if name == "grey" else "stored on their side or mirrored, and put upright"
         if count:

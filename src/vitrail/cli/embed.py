@@ -20,7 +20,7 @@ def embed(
 ) -> int:
     """Turns pictures into vectors, for search, clustering or a classifier of your own.
 
-    Pictures that can't be read are named and skipped, and the exit code is then 1.
+    Pictures that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
         images: Pictures, or folders of pictures.
@@ -38,6 +38,7 @@ def embed(
     import numpy as np
 
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, writing
+    from vitrail.data.samples import plural
     from vitrail.errors import VitrailError
 
     write = {".npz": write_npz, ".parquet": write_parquet}.get(out.suffix)
@@ -55,7 +56,7 @@ def embed(
     bad: list[str] = []
     with writing(out, "wb") as file:
         predictor = load(needed(model), architecture, image_size, device, fit)
-        with progress(len(paths)) as advance:
+        with progress(len(paths), batch_size) as advance:
             for path, one in zip(paths, predictor.stream(paths, "features", batch_size, flip, crops), strict=True):
                 advance()
                 if one.values is None:
@@ -63,12 +64,10 @@ def embed(
                 else:
                     good.append(str(path))
                     rows.append(one.values.numpy())
-        if not rows:
-            report_skipped(bad, len(paths))
-            raise VitrailError(f"Not one of the pictures can be read; {out} was not written.")
+        code = report_skipped(bad, len(paths), out)
         write(file, good, np.stack(rows))  # type: ignore[arg-type]
-    print(f"{out}: {len(rows):,} pictures, {rows[0].size:,} numbers each")
-    return report_skipped(bad, len(paths))
+    print(f"{out}: {plural(len(rows), 'picture')}, {rows[0].size:,} numbers each")
+    return code
 
 
 def write_npz(file: IO[Any], paths: list[str], embeddings: Any) -> None:

@@ -48,7 +48,7 @@ def evaluate(
     crops: Literal[1, 5, 9] = 1,
     json: Path | None = None,
     report: Path | None = None,
-    fit: Literal["crop", "pad", "stretch"] | None = None,
+    fit: Literal["crop", "pad", "stretch", "native"] | None = None,
     image_size: int | None = None,
     boxes: Path | None = None,
     architecture: str | None = None,
@@ -60,8 +60,8 @@ def evaluate(
     Args:
         data: Class folders, a CSV or Parquet table, tar shards, a torchvision name, or hf:NAME; for a run that
             segments, detects or judges faces, the like of what it was trained on.
-        model: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name; by default the model that ships
-            inside.
+        model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
+            ships inside.
         split: Which part to score.
         knn: Also k-NN accuracy on the model's features, learnt from train/.
         probe: Also the accuracy of a linear probe on the model's features, learnt from train/.
@@ -69,7 +69,7 @@ def evaluate(
         crops: Average over 1, 5 or 9 windows of each image.
         json: Also write the figures, as fractions from 0 to 1.
         report: Also write a page with the per-class table, the confusion matrix and the mistakes.
-        fit: How an image is brought to size: crop, pad or stretch; as the model was trained by default.
+        fit: How an image is brought to the model's size; as the model was trained by default.
         image_size: Side to which images are brought; the model's own by default.
         boxes: A table of face boxes, for a model that tells live faces from attacks: path,left,top,width,height.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
@@ -113,5 +113,8 @@ def evaluate(
         print(f"  (threshold {figures['threshold']:.4g}, which the development set of its training chose)")
     for note in notes:
         print(f"note: {note}")
+    for name, path in (("Report", report), ("Figures", json)):
+        if path is not None:
+            print(f"{name}: {path}")
     bad = [reason if name in reason else f"{name}: {reason}" for name, reason in problems]
     return report_skipped(bad, figures.get("n", 0) + len(bad))

@@ -32,7 +32,7 @@ def explain(
 ) -> int:
     """Shows what a model looks at, and why it says what it says: a folder of PNGs per picture, and one explain.html.
 
-    Pictures that can't be read are named and skipped, and the exit code is then 1.
+    Pictures that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
         images: Pictures, or folders of pictures.
@@ -109,27 +109,26 @@ def explain_each(
     layer: int | None,
     bad: list[str],
 ) -> None:
-    from dataclasses import replace
-
     from vitrail.cli.pictures import progress
-    from vitrail.data import to_image
+    from vitrail.data.views import named
     from vitrail.errors import VitrailError
     from vitrail.explain import figures
     from vitrail.explain.explanation import percent, portrait, write
+    from vitrail.explain.faithfulness import usable
     from vitrail.explain.page import document, model_section, section
 
+    usable(predictor.model, methods)  # better refused now than once for every picture
     sections: list[str] = []
     tables: list[tuple[Any, Any]] = []
     sizes, names = set[tuple[int, int]](), set[str]()
     with telling(out, tables), progress(len(paths)) as advance:
         for path in paths:
             try:
-                image = to_image(path)
+                found = predictor.explain(path, index, methods, layer)
             except VitrailError as error:
-                bad.append(str(error))
+                bad.append(str(named(path, error)))
                 advance()
                 continue
-            found = replace(predictor.explain(image, index, methods, layer), name=path.name)
             folder = folder_name(path, names)
             found.save_pictures(out / folder)
             if len(sections) < MOST_ON_PAGE:
@@ -200,7 +199,7 @@ def compare_methods(
 
     # What a method has to beat is always in the table.
     chosen = None if methods is None else [*dict.fromkeys([*methods, "attention", "random"])]
-    with progress(len(paths)) as advance:
+    with progress(len(paths), batch_size) as advance:
         pictures = ((x, index) for x in batches(predictor, paths, batch_size, bad, advance))
         found = compare(predictor.model, pictures, chosen, multi_label=predictor.multi_label, advance=advance)
     print(found)

@@ -17,8 +17,8 @@ def export(
     """Writes a model for other programs, and checks that the file computes what the model computes.
 
     ONNX takes any batch and, but for Swin and for segmenters, any height and width; from a detector, one picture at a
-    time, of any height and width; from a masked autoencoder, its encoder. `--model FILE.onnx` then works wherever a run
-    does.
+    time, of any height and width; from a masked autoencoder, its encoder. `--model FILE.onnx` is then as good as the
+    run for predict, embed and evaluate.
 
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +23,8 @@ def needed(model: str | None) -> str:
 
 
 def collect(given: list[Path]) -> list[Path]:
-    """Files as they are given, folders as the pictures inside them; hidden files are not looked at."""
+    """Files as they are given, folders as the pictures inside them."""
+    from vitrail.data.folders import pictures_below
     from vitrail.data.samples import PICTURES
     from vitrail.errors import VitrailError
 
@@ -32,8 +33,7 @@ def collect(given: list[Path]) -> list[Path]:
     paths: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
-            inside = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+            inside = pictures_below(path)
             if not inside:
                 raise VitrailError(f"The folder {path} holds no pictures ({', '.join(sorted(PICTURES))}).")
             paths += inside
@@ -46,21 +46,26 @@ def collect(given: list[Path]) -> list[Path]:
     return paths
 
 
-def report_skipped(bad: list[str], total: int) -> int:
-    """Names the pictures that could not be read, and gives the exit code: 1 if there are any."""
+def report_skipped(bad: list[str], total: int, file: Path | None = None) -> int:
+    """Names the pictures that could not be used, and gives the exit code: 1 if there are any. Of none that could, no
+    `file` is made."""
     from vitrail.data.samples import plural
+    from vitrail.errors import VitrailError
 
     for line in bad:
         print(f"vitrail: skipped: {line}", file=sys.stderr)
     if bad:
-        print(f"vitrail: {len(bad):,} of {plural(total, 'picture')} could not be read.", file=sys.stderr)
+        print(f"vitrail: {len(bad):,} of {plural(total, 'picture')} could not be used.", file=sys.stderr)
+    if file is not None and len(bad) == total:
+        raise VitrailError(f"Not one of the pictures can be used; {file} was not written.")
     return 1 if bad else 0
 
 
 @contextmanager
-def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
+def progress(total: int, burst: int = 1, every: float = 5.0) -> Iterator[Callable[[], None]]:
     """Gives a function to call after each picture. A bar on a terminal, else a line every few seconds; both on the
-    error stream, out of the way of a pipe, and for a job of moments neither."""
+    error stream, out of the way of a pipe, and for a job of moments neither. Pictures that come in a `burst`, as those
+    of a batch do, have all taken their time when the first of them is there: a line waits for the last."""
     start = last = time.monotonic()
     done = 0
     bar: Any = None
@@ -76,7 +81,7 @@ def progress(total: int, every: float = 5.0) -> Iterator[Callable[[], None]]:
                 bar.start()
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=done, rate=pace(rate))
-        elif now - last >= every and done < total:  # at the end the answer itself says so
+        elif now - last >= every and done % burst == 0 and done < total:  # at the end the answer itself says so
             last = now
             left = (total - done) / rate
             line = f"vitrail: {done:,} of {total:,} pictures, {pace(rate)}, {left:,.0f} s left"
@@ -105,8 +110,10 @@ def _bar(total: int) -> Any:
 
 
 @contextmanager
-def writing(path: Path | None, mode: str = "w") -> Iterator[IO[Any] | None]:
-    """A file that appears under its name when all is written, and not at all if something fails."""
+def writing(path: Path | None, mode: str = "w", rows: Sized = ()) -> Iterator[IO[Any] | None]:
+    """A file that appears under its name when all is written, and not at all if something fails. Whoever interrupts
+    keeps the `rows` that there are already, beside that name, and is told so."""
+    from vitrail.data.samples import plural
     from vitrail.errors import VitrailError
 
     if path is None:
@@ -116,10 +123,20 @@ def writing(path: Path | None, mode: str = "w") -> Iterator[IO[Any] | None]:
     part = path.with_name(path.name + ".part") if aside else path
     text = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open(mode, **text) as file:  # type: ignore[call-overload]
             yield file
         if aside:
             os.replace(part, path)
+    except KeyboardInterrupt as stopped:
+        if not aside:
+            raise
+        if not rows:
+            raise KeyboardInterrupt(str(stopped) or f"Stopped; {path} was not written.") from None
+        aside = False  # and so it stays
+        others = str(stopped).removesuffix(".")  # of this call, which have the same rows
+        said = f"{others} and" if others else f"Stopped; {plural(len(rows), 'row')} kept in"
+        raise KeyboardInterrupt(f"{said} {part}.") from None
     except BrokenPipeError:  # of the terminal, not of this file
         raise
     except OSError as error:

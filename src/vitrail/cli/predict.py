@@ -28,7 +28,7 @@ def predict(
 ) -> int:
     """Classifies pictures or, with a run that was trained to, finds the class of every pixel, or boxes around objects.
 
-    Pictures that can't be read are named and skipped, and the exit code is then 1.
+    Pictures that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
         images: Pictures, or folders of pictures.
@@ -61,37 +61,42 @@ def predict(
     paths = collect(images)
     from vitrail.predict import load  # brings torch
 
+    good: list[Path] = []
     bad: list[str] = []
     as_json: list[dict[str, Any]] = []
     # Opened first: that a table can't be written is better known now than after an hour of pictures.
-    with writing(csv) as csv_file, writing(json) as json_file:
+    with writing(csv, rows=good) as csv_file, writing(json, rows=good) as json_file:
         predictor = load(needed(model), architecture, image_size, device, fit)
         given: dict[str, Any] = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
         given |= {"out": out, "window": window, "threshold": threshold}
         _refuse_foreign(predictor.task, given)
         if predictor.task != "classify":
-            bad = predict_dense(predictor, paths, out, json_file, window, threshold, batch_size)
-            return report_skipped(bad, len(paths))
+            predict_dense(predictor, paths, out, json_file, window, threshold, batch_size, good, bad)
+            return report_skipped(bad, len(paths), json)
         rows = csv_format.writer(csv_file) if csv_file else None
         if rows:
             rows.writerow(["path", "label", "index", "probability"])
-        with progress(len(paths)) as advance:
-            for path, one in zip(
-                paths, predictor.stream(paths, batch_size=batch_size, flip=flip, crops=crops), strict=True
-            ):
-                advance()
-                if one.values is None:
-                    bad.append(str(one.error))
-                    continue
-                shown = predictor.ranked(one.values, top)
-                show(path, shown)
-                if rows:
-                    rows.writerow([path, *as_cells(predictor.ranked(one.values, None if predictor.multi_label else 1))])
-                if json_file:
-                    as_json.append({"path": str(path), "predictions": [asdict(p) for p in shown]})
-        if json_file:
-            json_format.dump(as_json, json_file, indent=2, ensure_ascii=False)
-    return report_skipped(bad, len(paths))
+        try:
+            with progress(len(paths), batch_size) as advance:
+                for path, one in zip(
+                    paths, predictor.stream(paths, batch_size=batch_size, flip=flip, crops=crops), strict=True
+                ):
+                    advance()
+                    if one.values is None:
+                        bad.append(str(one.error))
+                        continue
+                    shown = predictor.ranked(one.values, top)
+                    show(path, shown)
+                    if rows:
+                        best = predictor.ranked(one.values, None if predictor.multi_label else 1)
+                        rows.writerow([path, *as_cells(best)])
+                    if json_file:
+                        as_json.append({"path": str(path), "predictions": [asdict(p) for p in shown]})
+                    good.append(path)
+        finally:  # also of whoever interrupts
+            if json_file:
+                json_format.dump(as_json, json_file, indent=2, ensure_ascii=False)
+        return report_skipped(bad, len(paths), csv or json)
 
 
 # What only makes sense for some runs.

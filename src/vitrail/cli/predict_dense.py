@@ -23,65 +23,73 @@ def predict_dense(
     window: int | None,
     threshold: float | None,
     batch_size: int,
-) -> list[str]:
-    """Goes through the pictures; gives a sentence for each that can't be read."""
+    good: list[Path],
+    bad: list[str],
+) -> None:
+    """Goes through the pictures, to be found among the good or, with a sentence each, among the bad."""
     from vitrail.errors import VitrailError
 
     if out is not None and out.exists() and not out.is_dir():
         raise VitrailError(f"--out names a folder, and {out} is a file.")
-    bad: list[str] = []
     if predictor.task == "segment":
         masks = partial(predictor.segmentations, window=window, batch_size=batch_size)
-        _segment(predictor.labels, _answered(paths, out, masks, bad), json_file)
+        _segment(predictor.labels, _answered(paths, out, masks, batch_size, good, bad), json_file)
     else:
         boxes = partial(predictor.detections, threshold=threshold, batch_size=batch_size)
-        _detect(predictor, _answered(paths, out, boxes, bad), out, json_file)
-    if out is not None and len(bad) < len(paths):
-        print(f"Pictures and files of {len(paths) - len(bad):,} in {out}")
-    return bad
+        _detect(predictor, _answered(paths, out, boxes, batch_size, good, bad), out, json_file)
+    if out is not None and good:
+        print(f"Pictures and files of {len(good):,} in {out}")
 
 
 def _segment(labels: list[str], answers: Iterator[Answered], file: IO[str] | None) -> None:
     from vitrail.tasks.segment_pictures import summary
 
     rows = []
-    for path, place, found in answers:
-        print(f"{path}  {found.image.width}×{found.image.height}")
-        for one in found.shares:
-            print(f"  {one['share']:6.1%}  {'█' * round(20 * one['share']):<20}  {one['label']}")
-        if place is not None:
-            found.save(place.parent, place.name, str(path))
+    try:
+        for path, place, found in answers:
+            print(f"{path}  {found.image.width}×{found.image.height}")
+            for one in found.shares:
+                print(f"  {one['share']:6.1%}  {'█' * round(20 * one['share']):<20}  {one['label']}")
+            if place is not None:
+                found.save(place.parent, place.name, str(path))
+            if file:
+                rows.append(summary(found.mask, labels, str(path)))
+    finally:  # also of whoever interrupts
         if file:
-            rows.append(summary(found.mask, labels, str(path)))
-    if file:
-        json.dump(rows, file, indent=2, ensure_ascii=False)
+            json.dump(rows, file, indent=2, ensure_ascii=False)
 
 
 def _detect(predictor: "Predictor", every: Iterator[Answered], out: Path | None, file: IO[str] | None) -> None:
     from vitrail.tasks.detect_pictures import Answer, coco_results, write_coco
 
-    answers = []
-    for path, place, found in every:
-        print(f"{path}  {found.image.width}×{found.image.height}")
-        for one in found[:LISTED]:
-            box = ", ".join(f"{side:.0f}" for side in one.box)
-            print(f"  {one.probability:6.1%}  {one.label}  [{box}]")
-        if len(found) > LISTED:
-            print(f"  and {len(found) - LISTED} more")
-        elif not len(found):
-            print("  nothing found")
-        if place is not None:
-            found.save(place.with_name(f"{place.name}_boxes.png"))
-        answers.append(Answer(str(path), (found.image.height, found.image.width), found.found))
-    ids = predictor.about.get("category_ids")
+    answers, ids = [], predictor.about.get("category_ids")
+    try:
+        for path, place, found in every:
+            print(f"{path}  {found.image.width}×{found.image.height}")
+            for one in found[:LISTED]:
+                box = ", ".join(f"{side:.0f}" for side in one.box)
+                print(f"  {one.probability:6.1%}  {one.label}  [{box}]")
+            if len(found) > LISTED:
+                print(f"  and {len(found) - LISTED} more")
+            elif not len(found):
+                print("  nothing found")
+            if place is not None:
+                found.save(place.with_name(f"{place.name}_boxes.png"))
+            answers.append(Answer(str(path), (found.image.height, found.image.width), found.found))
+    finally:  # also of whoever interrupts
+        if file:
+            json.dump(coco_results(answers, predictor.labels, ids), file, ensure_ascii=False)
     if out is not None and answers:
         write_coco(out / "predictions.json", answers, predictor.labels, ids)
-    if file:
-        json.dump(coco_results(answers, predictor.labels, ids), file, ensure_ascii=False)
 
 
 def _answered(
-    paths: list[Path], out: Path | None, said: Callable[[Iterator[Any]], Iterator[Any]], bad: list[str]
+    paths: list[Path],
+    out: Path | None,
+    said: Callable[[Iterator[Any]], Iterator[Any]],
+    batch_size: int,
+    good: list[Path],
+    bad: list[str],
 ) -> Iterator[Answered]:
     """Of the pictures that can be read, in order; they are decoded in threads a few ahead."""
     from vitrail.cli.pictures import progress
@@ -105,10 +113,11 @@ def _answered(
                 yield path, place, image
 
     places = [None] * len(paths) if out is None else places_in(out, paths)
-    with progress(len(paths)) as advance:
+    with progress(len(paths), batch_size) as advance:
         shown, kept = tee(readable())
         for found, (path, place, _) in zip(said(image for _, _, image in shown), kept, strict=True):
             yield path, place, found
+            good.append(path)
             advance()
 
 

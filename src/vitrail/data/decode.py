@@ -27,6 +27,7 @@ PIXEL_LIMIT = 200_000_000
 # uploaded it. The others carry a file of another format, which may be far larger than their own header says.
 _REFUSED = {"EPS", "BLP", "FPX", "ICNS", "IPTC", "MIC"}
 _MOST_ICONS = 64
+_HEIC = (b"ftyphei", b"ftyphev", b"ftypmif1")  # how a phone's photographs begin, after four bytes; Pillow has no reader
 
 _ORIENTATION_TAG = 0x0112
 _TO_UPRIGHT = {
@@ -228,6 +229,8 @@ def identify(stream: IO[bytes], name: str, limit: int = PIXEL_LIMIT) -> Image.Im
                     return factory(stream, "")
             except (SyntaxError, IndexError, TypeError, struct.error):
                 continue  # not this format after all
+    if prefix[4:].startswith(_HEIC):
+        raise VitrailError(f"{name} is HEIC, which can't be read here: convert it to JPEG.")
     raise VitrailError(f"{name} is not an image of a known format (it begins with {prefix!r}): replace or remove it.")
 
 

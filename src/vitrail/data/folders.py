@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.data.samples import PICTURES, SPLIT_WORDS, Sample, Source, in_order, numbered, plural, some
@@ -12,7 +13,7 @@ _NOT_OURS = {"__MACOSX", "@eaDir"}  # what archivers and disk stations leave beh
 
 def open_folders(root: Path, name: str) -> Source:
     """Pictures at any depth below a class folder count; links are followed, and hidden files are not looked at."""
-    folders, pictures, others = _look_into(root)
+    folders, pictures, others = look_into(root)
     if {"images", "masks"} <= {folder.name for folder in folders}:
         raise VitrailError(
             f"{name} holds images/ and masks/, which is segmentation: say so with --task, or point at "
@@ -42,7 +43,7 @@ def open_folders(root: Path, name: str) -> Source:
             "expected DATA/CLASS/picture.jpg, or DATA/train/CLASS/picture.jpg."
         )
     if len(classes) == 1 and not by_split:
-        inner = [folder for folder in _look_into(root / classes[0])[0] if files_below(folder, set(), Counter())]
+        inner = [folder for folder in look_into(root / classes[0])[0] if files_below(folder, set(), Counter())]
         if len(inner) > 1:
             raise VitrailError(
                 f'{name} holds one folder, "{classes[0]}", with {len(inner)} folders of pictures inside: '
@@ -69,9 +70,9 @@ def open_folders(root: Path, name: str) -> Source:
 def open_loose(root: Path, name: str) -> Source | None:
     """For learning without labels: pictures that lie in a folder, or in its train/ and val/, beside class folders or
     without any. None where all lie in class folders, which then are labels."""
-    folders, pictures, others = _look_into(root)
+    folders, pictures, others = look_into(root)
     by_split = _split_folders(root, folders) or {"all": root}
-    if not any(_look_into(folder)[1] for folder in by_split.values()):
+    if not any(look_into(folder)[1] for folder in by_split.values()):
         return None
     ignored = Counter(map(_suffix, others))
     begin = len(str(root / "x")) - 1
@@ -92,7 +93,7 @@ def open_loose(root: Path, name: str) -> Source | None:
 
 def _class_files(split: str, folder: Path, root: Path, ignored: Counter[str], notes: list[str]) -> dict[str, list[str]]:
     """The files of every class below the folder of a split, or below the root, whose split is "all"."""
-    class_folders, flat, others = _look_into(folder)
+    class_folders, flat, others = look_into(folder)
     if split != "all":
         ignored.update(map(_suffix, others))
         if flat and not class_folders and split == "train":
@@ -121,7 +122,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _NOT_OURS
 
 
-def _look_into(folder: Path) -> tuple[list[Path], list[str], list[str]]:
+def look_into(folder: Path) -> tuple[list[Path], list[str], list[str]]:
     """What lies directly in a folder, sorted: folders, pictures by their suffix, other files.
 
     Files are left as strings, for there may be millions of them and a Path takes a while to make.
@@ -147,24 +148,44 @@ def _is_picture(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in PICTURES
 
 
+def pictures_below(folder: Path) -> list[Path]:
+    """What is meant wherever a folder of pictures is named: all at any depth, as `open_folders` finds them."""
+    return [Path(path) for path in files_below(folder, set(), Counter())]
+
+
+def first_below(folder: Path) -> Path | None:
+    """One picture, without listing all of a large data set."""
+    return next((Path(path) for _, _, pictures, _ in _folders_below(folder, set()) for path in pictures), None)
+
+
 def files_below(folder: Path, visited: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
-    """Pictures at any depth, sorted by path; each folder once, however many links lead to it."""
-    visited = visited | {_identity(folder)}
+    """Pictures at any depth, sorted by path."""
     pictures: list[str] = []
+    for current, folders, files, others in _folders_below(folder, visited):
+        pictures += files
+        ignored.update(map(_suffix, others))
+        if current != folder and _is_picture(current.name) and not folders and not files:
+            pictures.append(str(current))  # a folder named like a picture, with none in it: a mistake, to be listed
+    return sorted(pictures)
+
+
+def _folders_below(
+    folder: Path, visited: set[tuple[int, int]]
+) -> Iterator[tuple[Path, list[Path], list[str], list[str]]]:
+    """A folder and those inside it, each with what lies in it; each once, however many links lead to it."""
+    visited = visited | {_identity(folder)}
     waiting = [folder]
     while waiting:
         current = waiting.pop()
-        folders, files, others = _look_into(current)
-        pictures += files
-        ignored.update(map(_suffix, others))
+        folders, pictures, others = look_into(current)
+        yield current, folders, pictures, others
+        fresh = []
         for inner in folders:
             identity = _identity(inner)
             if identity not in visited:
                 visited.add(identity)
-                waiting.append(inner)
-        if current != folder and _is_picture(current.name) and not folders and not files:
-            pictures.append(str(current))  # a folder named like a picture, with none in it: a mistake, to be listed
-    return sorted(pictures)
+                fresh.append(inner)
+        waiting += reversed(fresh)  # the first is taken first
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -190,7 +211,7 @@ def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
 
 
 def _holds_splits(folder: Path) -> bool:
-    words = {SPLIT_WORDS.get(inner.name.lower()) for inner in _look_into(folder)[0]}
+    words = {SPLIT_WORDS.get(inner.name.lower()) for inner in look_into(folder)[0]}
     return len(words - {None}) > 1
 
 
@@ -198,7 +219,7 @@ def _is_split(named: list[Path]) -> bool:
     train = [folder for folder in named if SPLIT_WORDS[folder.name.lower()] == "train"]
     if not train:
         return False
-    folders, pictures, _ = _look_into(train[0])
+    folders, pictures, _ = look_into(train[0])
     return bool(folders) and not pictures
 
 

@@ -34,6 +34,8 @@ def fit_image(image: Image.Image, pre: Preprocessing) -> Image.Image:
     stretch  the whole image over the whole size, aspect lost
     native   the image as it is
     """
+    if not image.width or not image.height:
+        raise VitrailError(f"An image of {_size(image)} (height×width) has no pixels: pass one of at least 1×1.")
     image = _in_model_colours(image, pre)
     if pre.fit == "native":
         return image

@@ -9,11 +9,11 @@ import hashlib
 import heapq
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from vitrail.data.arrays import ArrayPictures
-from vitrail.data.samples import Sample, TarMember
+from vitrail.data.samples import NAMED, SPLITS, Sample, TarMember
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
 
@@ -123,6 +123,22 @@ def written(sample: Sample, folder: Path) -> str:
     if isinstance(where.dataset, ArrayPictures):
         return _relative(where.dataset.path, folder) + "/" + sample.name.partition(f"{where.dataset.path.name}/")[2]
     return sample.name
+
+
+def read_split(path: Path, splits: Collection[str] = SPLITS) -> dict[str, str]:
+    """The place of each picture of these splits in such a table → its split."""
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] in splits]
+    return {_resolved(path.parent, row["path"]): row["split"] for row in rows}
+
+
+def place(sample: Sample) -> str:
+    """The same for the same picture, whatever it is called; in a tar or an array, a place below that file."""
+    return _resolved(Path.cwd(), written(sample, Path.cwd()))
+
+
+def _resolved(folder: Path, path: str) -> str:
+    return path if path.startswith(NAMED) else os.path.realpath(folder / path)
 
 
 def _relative(file: Path, folder: Path) -> str:

@@ -98,7 +98,12 @@ def _result(source: Any, future: Future[np.ndarray]) -> Picture:
     try:
         return Picture(source, future.result())
     except VitrailError as error:
-        name = source.name if isinstance(source, Sample) else source
-        if isinstance(name, str | PathLike) and os.path.basename(name) not in str(error):
-            error = VitrailError(f"{os.fspath(name)}: {error}")
-        return Picture(source, None, error)
+        return Picture(source, None, named(source, error))
+
+
+def named(source: Any, error: VitrailError) -> VitrailError:
+    """The error of an image, which says of which: where there are many, that is the first thing to know."""
+    name = source.name if isinstance(source, Sample) else source
+    if isinstance(name, str | PathLike) and os.path.basename(name) not in str(error):
+        return VitrailError(f"{os.fspath(name)}: {error}")
+    return error

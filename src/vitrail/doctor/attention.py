@@ -46,7 +46,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
     entropy = attention_entropy(body, x)
     # Of pictures that are all but the same, attention is too: one of another kind among them keeps heads apart.
     other = torch.randn(x[:1].shape, generator=torch.Generator().manual_seed(0)).to(x)
-    layers, gives = look(body, torch.cat([x[:-1], other]))
+    layers, gives = look(body, torch.cat([x[: max(1, len(x) - 1)], other]))
     most = torch.stack([heads.tokens[0] for heads in layers])  # log N of each layer
     relative = entropy / most[:, None].clamp(min=1e-12)
     if entropy.isfinite().any():

@@ -231,8 +231,8 @@ def _understood(patient: Patient, x: Tensor | None) -> Understood | None:
 
 
 def _t(difference: Tensor) -> float:
-    """Of the paired differences; 0 where there are none, as with grey pictures."""
-    deviation = difference.std().item()
+    """Of the paired differences; 0 where there are none, as with grey pictures or a single one."""
+    deviation = difference.std().item() if len(difference) > 1 else 0.0
     if deviation < 1e-9:
         return 0.0
     return difference.mean().item() / deviation * math.sqrt(len(difference))

@@ -1,7 +1,7 @@
 """Can it learn? One batch learned by heart, at the learning rate of the run or at one that suits nearly everything.
 
 The labels are made up, four classes over eight pictures, so that knowing something already does not help. Measured: at
-3e-4 DeiT-Ti is below a quarter of ln 4 after 5 steps, a fresh ViT-Ti of 4 blocks after 8; models of 50,000 parameters
+3e-4 DeiT-Ti is below a quarter of ln 4 after 4 steps, a fresh ViT-Ti of 4 blocks after 7; models of 50,000 parameters
 need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise to 50 and 15 within ten steps.
 """
 
@@ -51,14 +51,14 @@ def learning(patient: Patient) -> Iterator[Finding]:
             peak = max(loss if math.isfinite(loss) else math.inf for loss in losses)
             yield fault(
                 "lr_explodes",
-                f"the loss of {len(x)} pictures goes from {losses[0]:.3g} up to {peak:.3g} in {len(losses)} steps at "
-                f"learning rate {asked:g}",
+                f"the loss of {plural(len(x), 'picture')} goes from {losses[0]:.3g} up to {peak:.3g} in "
+                f"{_steps(losses)} at learning rate {asked:g}",
                 "a learning rate that is too high",
                 f"train with --lr {min(RATES[0], asked / 10):g}, and with warm-up",
                 lr=asked,
                 first=losses[0],
                 most=peak,
-                steps=len(losses),
+                steps=len(losses) - 1,
             )
             return
         if _learnt(patient, losses):
@@ -74,13 +74,13 @@ def learning(patient: Patient) -> Iterator[Finding]:
     if not _learnt(patient, losses) and may < FEW * total:
         yield skipped(
             f"the {may:,} of {total:,} parameters that may learn did not learn {plural(len(x), 'picture')} by heart "
-            f"(loss {losses[0]:.3g} to {min(losses):.3g} in {len(losses)} steps), and need not",
+            f"(loss {losses[0]:.3g} to {min(losses):.3g} in {_steps(losses)}), and need not",
         )
     elif not _learnt(patient, losses):
         yield fault(
             "cannot_overfit",
             f"{plural(len(x), 'picture')} can't be learned by heart: loss {losses[0]:.3g}, at best {min(losses):.3g} "
-            f"in {len(losses)} steps at {_list(rates)}",
+            f"in {_steps(losses)} at {_list(rates)}",
             "gradients that do not reach the weights, or pictures that all look alike to the model",
             "look at activations, gradients and preprocessing above",
             first=losses[0],
@@ -89,8 +89,8 @@ def learning(patient: Patient) -> Iterator[Finding]:
     elif asked is not None and asked > rate:
         yield warn(
             "lr_high",
-            f"at learning rate {asked:g} {len(x)} pictures are not learned by heart in {steps} steps, at "
-            f"{rate:g} in {len(losses)}",
+            f"{plural(len(x), 'picture')} can't be learned by heart in {steps} steps at learning rate {asked:g}, at "
+            f"{rate:g} in {len(losses) - 1}",
             "a learning rate that is too high",
             f"train with --lr {rate:g}, or with more warm-up",
             lr=asked,
@@ -101,15 +101,21 @@ def learning(patient: Patient) -> Iterator[Finding]:
 
 
 def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Finding:
-    what = f"{len(x)} pictures with made-up labels are learned by heart: loss"
-    what = f"the loss of {len(x)} pictures falls from" if _paints(patient) else what
+    pictures, are = plural(len(x), "picture"), "is" if len(x) == 1 else "are"
+    what = f"{pictures} with made-up labels {are} learned by heart: loss"
+    what = f"the loss of {pictures} falls from" if _paints(patient) else what
     return ok(
-        f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {plural(len(losses), 'step')} at learning rate {rate:g}",
+        f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {_steps(losses)} at learning rate {rate:g}",
         lr=rate,
         first=losses[0],
         last=losses[-1],
-        steps=len(losses),
+        steps=len(losses) - 1,
     )
+
+
+def _steps(losses: list[float]) -> str:
+    """The first loss is from before the first step."""
+    return plural(len(losses) - 1, "step")
 
 
 def _effort(patient: Patient, x: Tensor) -> tuple[tuple[float, ...], int]:
@@ -129,8 +135,8 @@ def _list(rates: tuple[float, ...]) -> str:
 
 
 def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
-    """The losses of a few steps of AdamW on one batch, without augmentation, dropout or drop path; it stops as soon as
-    the outcome is clear. A run from scratch is tried from its own start."""
+    """The losses before and after each of a few steps of AdamW on one batch, without augmentation, dropout or drop
+    path; it stops as soon as the outcome is clear. A run from scratch is tried from its own start."""
     run = patient.run
     start = None if run is None or run.record.model["pretrained"] else run.start
     model = copy.deepcopy(patient.model if start is None else start).to(x.device)
@@ -145,7 +151,7 @@ def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
     floor = ENOUGH * guessing(made_up_classes(patient))
     losses: list[float] = []
     with torch.enable_grad():
-        for step in range(_effort(patient, x)[1]):
+        for step in range(_effort(patient, x)[1] + 1):
             for group in optimizer.param_groups:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP)
             loss = measure(model)

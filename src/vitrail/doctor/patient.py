@@ -24,8 +24,9 @@ from vitrail.predict import Predictor, load
 from vitrail.train.record import Record, read_record
 from vitrail.train.state import seed_step
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import settings_from_dict, settings_of, unwrapped
-from vitrail.weights.onnx import OnnxModel
+from vitrail.weights.checkpoint import Checkpoint, settings_from_dict, settings_of, unwrapped
+from vitrail.weights.published import in_cache, published
+from vitrail.weights.shipped import shipped
 
 Subject = str | PathLike[str] | Predictor | nn.Module
 
@@ -51,15 +52,31 @@ class RunFolder:
             with torch.random.fork_rng(devices=[]):
                 seed_step(record.recipe.get("seed", 0), 0, 0, 0)
                 return build(settings)
-        source = record.recipe.get("weights", "auto")
-        if source in ("auto", "none") or source.startswith("hf://"):
-            return None
         try:
-            return model_from(
-                read_checkpoint(source), "new", num_classes=settings.num_classes, image_size=settings.image_size
-            )
+            checkpoint = _at_hand(record.recipe.get("weights", "auto"), record.model["name"])
+            return model_from(checkpoint, "new", num_classes=settings.num_classes, image_size=settings.image_size)
         except Exception:  # moved, changed, or of another machine
             return None
+
+    @property
+    def started_from(self) -> str:
+        """In the words of its recipe; of weights that were chosen for it, their model."""
+        source = self.record.recipe.get("weights", "auto")
+        return self.record.model["name"] if source == "auto" else source
+
+
+def _at_hand(weights: str, name: str) -> Checkpoint:
+    """What a run names as its weights, from this machine alone: an examination downloads nothing."""
+    architecture = None
+    if weights == "auto":
+        if inside := shipped(name):
+            return read_checkpoint(inside)
+        weights, architecture = published(name), name
+    if not weights.startswith("hf://"):
+        return read_checkpoint(weights)
+    if (folder := in_cache(weights.removeprefix("hf://"))) is None:
+        raise VitrailError(f"{weights} is not in the cache of this machine.")
+    return read_checkpoint(folder, architecture)
 
 
 @dataclass
@@ -173,8 +190,6 @@ def admit(
                 predictor = load(source, architecture, image_size, device)
         except VitrailError as error:
             return None, explain_failure(source, architecture, error)
-        if isinstance(predictor.model, OnnxModel):
-            raise VitrailError(f"{source} is an ONNX file, which shows no layers: name the run it was exported from.")
         found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
         if predictor.backbone is not predictor:  # of a segmenter or a detector, whose labels are no picture's
             found.append(ok(f"the backbone of a model made to {predictor.task} is examined, without its data"))

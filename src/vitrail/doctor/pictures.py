@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.data.folders import pictures_below
 from vitrail.data.samples import PICTURES, Sample, plural
 from vitrail.data.sources import open_source
 from vitrail.data.views import decoded
@@ -111,7 +112,7 @@ def _tensors(x: Tensor, labels: Any, predictor: Predictor, count: int) -> Batch:
 def _loose_pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return [folder] if folder.is_file() and folder.suffix.lower() in PICTURES else []
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file())
+    return pictures_below(folder)
 
 
 def made_up(pre: Preprocessing, device: torch.device) -> Batch:

@@ -12,6 +12,7 @@ from vitrail.doctor.patient import Patient
 from vitrail.doctor.traces import as_drawn, as_initialised, gain_distance, is_zero
 from vitrail.models import SwinSettings
 from vitrail.models.layers import PatchEmbed, ceil_div
+from vitrail.models.tuning import tuning_of
 
 # -- patches -----------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ def moved(patient: Patient) -> Iterator[Finding]:
         return
     change, still = patient.changes, patient.still
     if change is None:
-        yield skipped(f"what the run started from ({patient.run.record.recipe.get('weights')}) is not at hand")
+        yield skipped(f"what the run started from ({patient.run.started_from}) is not at hand")
     elif still and len(still) < len(stack):
         yield fault(
             "frozen",
@@ -188,7 +189,9 @@ def moved(patient: Patient) -> Iterator[Finding]:
         why, tune = "", record.recipe.get("tune")
         if tune in ("head", "probe"):
             why = f": the run tuned the head alone (--tune {tune})"
-        elif tune == "full" and record.model["pretrained"]:
+        elif tuning_of(patient.model) is not None:
+            why = f": the run tuned what it had added to them (--tune {tune})"
+        elif record.model["pretrained"]:
             why = ": the run kept the linear classifier on frozen features"
         yield ok(f"no block moved in training{why}")
     else:

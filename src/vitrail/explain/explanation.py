@@ -167,7 +167,8 @@ def explain_picture(
 
     maps: dict[str, Tensor] = {}
     for method, function in usable(model, methods).items():
-        if method == "attention" and layer is not None:
+        # Swin's own choice is not its last layer, which `METHODS` looks at.
+        if method == "attention" and (layer is not None or isinstance(inner, SwinTransformer)):
             maps[method] = attention(inner, x, layer)[0].mean(dim=0)
         elif method == "grad_cam" and layer is not None:
             maps[method] = grad_cam(inner, x, target, layer)[0]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import Target, at_rest, cell_size, class_logits, seeing, spread, targets
-from vitrail.explain.methods import METHODS, Method, methods_for
+from vitrail.explain.methods import METHODS, NEED_ALL_PAIRS, Method, methods_for
+from vitrail.models import SwinTransformer
 
 FEWEST = 20  # pictures for an interval
 STEPS = 14  # with 14×14 patches, one row's worth at a time
@@ -188,10 +189,17 @@ def usable(model: nn.Module, methods: Sequence[str] | Mapping[str, Method] | Non
     """The methods by name: those that were asked for, or all that this kind of model allows."""
     if isinstance(methods, Mapping):
         return dict(methods)
+    allowed = methods_for(model)
     if methods is None:
-        return methods_for(model)
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise VitrailError(f"{unknown[0]!r} is not a method: use {', '.join(METHODS)}.")
+        return allowed
+    for name in methods:
+        if name not in METHODS:
+            raise VitrailError(f"{name!r} is not a method: use {', '.join(METHODS)}.")
+        if name not in allowed:
+            why = "classes, and this model has none"
+            if name in NEED_ALL_PAIRS and isinstance(seeing(model), SwinTransformer):
+                why = "attention between all patches, and Swin has it in windows only"
+            raise VitrailError(f"{name} needs {why}: use {', '.join(allowed)}.")
     return {name: METHODS[name] for name in methods}
 
 

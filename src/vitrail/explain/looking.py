@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.models import ConvNet, MaskedAutoencoder, SwinTransformer, VisionTransformer
 from vitrail.models.layers import ceil_div
+from vitrail.weights.onnx import OnnxModel
 
 Grid = tuple[int, int]
 Target = int | Sequence[int] | Tensor | None
@@ -27,6 +28,8 @@ def seeing(model: nn.Module) -> Any:
             f"tv:{model.settings.arch} is a convolutional network, without patches or attention: doctor, explain and"
             " studio look into ViT, Swin and MAE; train, evaluate, predict and embed work with it."
         )
+    if isinstance(model, OnnxModel):
+        raise VitrailError(f"{model.path} is an ONNX file, which shows no layers: name the run it was exported from.")
     raise VitrailError(
         f"{type(model).__name__} shows no layers to look into: doctor, explain and studio look into ViT, Swin and MAE,"
         " of a run or a checkpoint itself, not of an export."

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data import open_image
+from vitrail.data.folders import first_below, look_into
 from vitrail.data.samples import PICTURES
 from vitrail.errors import VitrailError
 from vitrail.explain.drawing import encoded
@@ -106,24 +107,18 @@ def find_samples(folder: Path | None) -> list[Sample]:
         return _installed()
     if not folder.is_dir():
         raise VitrailError(f"There is no folder {folder} to take samples from.")
-    paths = _pictures(folder)
-    if not paths:
-        inside = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-        paths = [found for p in _spread(inside) if (found := _first(p))]
+    inside, files, _ = look_into(folder)
+    paths = [*map(Path, files)] or [found for p in _spread(inside) if (found := first_below(p))]
     if not paths:
         raise VitrailError(f"The folder {folder} holds no pictures ({', '.join(sorted(PICTURES))}).")
-    return [Sample(" / ".join(path.relative_to(folder).parts), path) for path in _spread(paths)]
+    return offered(paths, folder)
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
-
-
-def _first(folder: Path) -> Path | None:
-    """The first picture inside, however deep; without listing all of a large data set."""
-    if paths := _pictures(folder):
-        return paths[0]
-    return next((found for p in sorted(folder.iterdir()) if p.is_dir() and (found := _first(p))), None)
+def offered(paths: list[Path], folder: Path) -> list[Sample]:
+    """A few of them, called by their places in the folder; what lies elsewhere by its name alone."""
+    chosen = _spread(paths)
+    names = [path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name) for path in chosen]
+    return [Sample(" / ".join(name.parts), path) for name, path in zip(names, chosen, strict=True)]
 
 
 def _spread(paths: list[Path]) -> list[Path]:

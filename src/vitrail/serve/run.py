@@ -10,10 +10,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitrail.data.split import read_split
 from vitrail.errors import VitrailError, extra
 from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor, load
-from vitrail.serve.pictures import Sample, find_samples
+from vitrail.serve.pictures import Sample, find_samples, offered
 from vitrail.train.record import read_record
 from vitrail.weights.checkpoint import HEADER
 from vitrail.weights.files import read_source
@@ -109,13 +110,16 @@ def called(models: Sequence[str | PathLike[str] | Predictor], found: Sequence[Pr
 
 
 def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample]:
-    """Pictures that the first run was not trained on, if they are still where they were."""
+    """Pictures of the first run, if they are still where they were: those that it was not trained on, if there are."""
     first = None if not models or isinstance(models[0], Predictor) else Path(models[0]).expanduser()
     if first is None or not first.is_dir():
         return []
     try:
-        if not (data := read_record(first).data):
+        record = read_record(first)
+        if not (data := record.data):
             return []
+        if held := _held_out(first / "split.csv", record.recipe.get("refit") == "on"):
+            return offered(held, Path(data).resolve())
         # Where masks lie beside the pictures, they are no samples.
         places = ("test/images", "val/images", "images/test", "images/val", "test", "val", "images", "JPEGImages")
         folders = (Path(data) / place for place in places)
@@ -124,10 +128,21 @@ def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample
         return []
 
 
+def _held_out(table: Path, refitted: bool) -> list[Path]:
+    """Files of test, else of val, unless the run has learned from that in the end."""
+    if not table.is_file():
+        return []
+    split_of = read_split(table, ("test",) if refitted else ("test", "val"))
+    there = [(Path(place), split) for place, split in split_of.items() if Path(place).is_file()]
+    return [path for path, split in there if split == "test"] or [path for path, _ in there]
+
+
 def listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise VitrailError(f"--port is from 0 to 65535, got {port}.")
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, OverflowError) as error:
+    except socket.gaierror as error:
         raise VitrailError(f"There is no place to listen called {host}:{port} ({error}).") from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vitrail.data.boxes.samples import Boxed, BoxSource
+from vitrail.data.inspect.sheet import kind_of
 from vitrail.data.masks import MaskedSample, MaskSource
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import drawn
@@ -18,15 +19,12 @@ from vitrail.whole import whole
 
 WIDTH, HEIGHT = 400, 300  # of a picture
 GAP, LETTERS = 12, 15
-KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".pdf": "PDF"}
 
 
 def data_sheet(source: MaskSource | BoxSource, path: str | Path, count: int = 8, seed: int = 0) -> Path:
     """Two to a row: of masks the picture beside it under its classes, with a legend; boxes with their names."""
     path = Path(path)
-    kind = KINDS.get(path.suffix.lower() or ".png")
-    if kind is None:
-        raise VitrailError(f"{path} can't be drawn as {path.suffix}: use {', '.join(KINDS)}.")
+    kind = kind_of(path)
     tiles, present = [], np.zeros((1, 0), np.uint8)
     colours = palette(len(source.classes), source.colours if isinstance(source, MaskSource) else None)
     for sample in varied(source, seed):

@@ -28,6 +28,7 @@ from vitrail.weights.checkpoint import (
 )
 from vitrail.weights.files import RawFile, read_file, read_json, read_source
 from vitrail.weights.fit import fit
+from vitrail.weights.published import in_cache
 from vitrail.weights.rules import State, group_names
 from vitrail.weights.save import header_of, write_weights
 from vitrail.weights.shipped import shipped, shipped_names
@@ -184,19 +185,8 @@ def _places(file: AdapterFile) -> Iterator[Path]:
     yield from filter(None, map(shipped, shipped_names()))
     entry = catalog().get(file.header.name or "")
     for name in dict.fromkeys([file.base.hub, entry.hub if entry else None]):
-        if name and (cached := _in_cache(name)):
+        if name and (cached := in_cache(name)):
             yield cached
-
-
-def _in_cache(name: str) -> Path | None:
-    """The folder of `org/name[@revision]` in the hub's cache; nothing is downloaded."""
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = name.partition("@")
-    try:
-        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
-    except (OSError, ValueError):
-        return None
 
 
 class Adapters:

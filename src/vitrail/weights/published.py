@@ -1,6 +1,7 @@
-"""The public weights of a catalog name, and the names of the classes that most of them know."""
+"""The public weights of a catalog name, what of the hub is on this machine, and the names of the classes that most know."""
 
 import re
+from pathlib import Path
 
 from vitrail.errors import VitrailError
 from vitrail.models import resolve
@@ -32,3 +33,14 @@ def imagenet_labels() -> list[str]:
     from torchvision.models import ViT_B_16_Weights
 
     return list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])
+
+
+def in_cache(name: str) -> Path | None:
+    """The folder of `org/name[@revision]` in the hub's cache; nothing is downloaded."""
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = name.partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+    except (OSError, ValueError):
+        return None

@@ -22,6 +22,7 @@ FITS = {
     "pad": "all of it, the rest filled",
     "stretch": "all of it, out of shape",
 }
+KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".pdf": "pdf"}
 _INK, _FAINT, _FRAME = "#1f2430", "#6b7280", "#e4572e"
 _CELL, _DPI = 2.05, 110  # inches, pixels per inch
 
@@ -37,7 +38,7 @@ def picture(
     """Draws the widest, the tallest and the smallest image and some of different classes, beside their three fits.
 
     `found` is what `inspect` gave, and saves decoding again to find the extremes; without it, they are looked for among
-    a hundred images. The file's suffix chooses its kind: .png, .jpg, .pdf or .svg.
+    a hundred images. The file's suffix chooses its kind: .png, .jpg or .pdf.
     """
     from matplotlib.figure import Figure
 
@@ -71,6 +72,14 @@ def picture(
     heading = f"{name}: what a model of {width}×{height} pixels will see"
     figure.text(0.02, 1 - 0.12 / figure.get_figheight(), heading, va="top", size=13, color=_INK, parse_math=False)
     return _save(figure, path)
+
+
+def kind_of(path: Path) -> str:
+    """What a sheet is written as, by the suffix of its file: a kind that Matplotlib and Pillow both know."""
+    kind = KINDS.get(path.suffix.lower() or ".png")
+    if kind is None:
+        raise VitrailError(f"{path} can't be drawn as {path.suffix}: use {', '.join(KINDS)}.")
+    return kind
 
 
 def _choose(source: Source, found: Inspection | None, rows: int, seed: int) -> list[tuple[Sample, Image.Image, str]]:
@@ -171,9 +180,7 @@ def _finish(ax: Any, caption: str) -> None:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    kind = path.suffix.lower().lstrip(".") or "png"
-    if kind not in ("png", "jpg", "jpeg", "pdf", "svg"):
-        raise VitrailError(f"{path} can't be drawn as .{kind}: use .png, .jpg, .pdf or .svg.")
+    kind = kind_of(path)
     with whole(path) as part, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a class name in a script that the font lacks
         figure.savefig(part, format=kind)

@@ -4,7 +4,6 @@ What has no partner is found too, to be listed. Nothing is decoded until a mask 
 """
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import PIXEL_LIMIT, exif_orientation, guarded, identify, open_stream
-from vitrail.data.folders import files_below, readable
+from vitrail.data.folders import pictures_below, readable
 from vitrail.data.samples import SPLIT_WORDS
 from vitrail.errors import VitrailError, nearest
 
@@ -146,7 +145,7 @@ def _match(images: Path | None, masks: Path | None, split: str, root: Path) -> I
 
 
 def _pictures(folder: Path | None) -> list[Path]:
-    return [] if folder is None else [Path(path) for path in files_below(folder, set(), Counter())]
+    return [] if folder is None else pictures_below(folder)
 
 
 def _stem(path: Path, folder: Path | None) -> str:
