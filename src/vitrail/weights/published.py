@@ -1,4 +1,4 @@
-"""The public weights of a catalog name, what of the hub is on this machine, and the names of the classes that most know."""
+"""Public weights: where those of a catalog name lie, what of the hub is here, the classes that most of them know."""
 
 import re
 from pathlib import Path
