@@ -66,7 +66,7 @@ def told(found: dict[str, Any]) -> str:
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
     often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
     often = often if found["data"] else "median of several calls"
-    if found["scale"] == "toy":
+    if found.get("scale") == "toy":
         return f"({often}; toy size, on digits)"
     return f"{found['notes']} ({often}; {found['versions']['hardware']})"
 
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> list[Path]:
         if "study" not in found or not points(found, found["figure"]):
             continue
         asked.out.mkdir(parents=True, exist_ok=True)
-        small = "_small" if found["scale"] == "small" else ""
+        small = "_small" if found.get("scale") == "small" else ""
         written.append(asked.out / f"study_{found['study']}{small}.png")
         draw(found).savefig(written[-1])
         print(written[-1])

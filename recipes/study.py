@@ -295,10 +295,11 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
     parser.set_defaults(scale="full")
     asked = parser.parse_args(arguments)
-    name = study.name if asked.scale == "full" else f"{study.name}-{asked.scale}"
+    name = f"{study.name}-toy" if asked.scale == "toy" else study.name
     work = asked.work or ROOT / "runs" / "studies" / name
-    places = {"full": RECORDS, "small": RECORDS / "small", "toy": work}
-    out = asked.out or places[asked.scale]
+    out = asked.out or (work if asked.scale == "toy" else RECORDS)
+    if asked.scale == "small":  # never beside the runs and the record of the whole
+        out, work = out / "small", work if asked.one else work / "small"
     if asked.scale != "full":
         study = getattr(scales, asked.scale)(study)
     asked.seeds = asked.seeds or [*study.seeds]

@@ -253,7 +253,7 @@ def class_indices(source: Source, predictor: Predictor) -> list[int]:
     known = [index for index in found if index is not None]
     if len(known) == len(found):
         return known
-    numbered = all(name.isdigit() and int(name) < len(labels) for name in source.classes)
+    numbered = all(name.isdigit() and int(name) < len(predictor.labels) for name in source.classes)
     if numbered and not any(label.isdigit() for label in labels):
         return [int(name) for name in source.classes]
     unknown = [name for name, index in zip(source.classes, found, strict=True) if index is None]

@@ -14,6 +14,7 @@ from vitrail.data import several
 from vitrail.data.views import CROPS, Picture, decoded, named
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
+from vitrail.train.precision import has_bf16
 
 FAR = 2.0  # times the side that a model was trained on, or that part of it
 Function = Callable[[Tensor], Tensor]  # normalised pixels [n, C, H, W] to [n, …]
@@ -94,8 +95,7 @@ class PictureModel:
     @property
     def _dtype(self) -> torch.dtype:
         """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
-        gpu = self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if gpu else torch.float32
+        return torch.bfloat16 if self.device.type == "cuda" and has_bf16() else torch.float32
 
     def precision(self) -> AbstractContextManager:
         """In which the model is called: autocast on such a GPU."""

@@ -1,5 +1,6 @@
 """What can't be done is refused in one sentence that says what was found and what was expected."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -220,6 +221,8 @@ def test_layers_that_are_not_there_are_refused():
 def test_one_layer_may_be_named_without_a_list():
     model, x = MODELS["vit"]().eval(), torch.rand(1, 3, 32, 32)
     one, listed = model.features(x, layers=0), model.features(x, layers=[0])
+    for layers in (np.int64(0), np.array([0]), torch.tensor([0])):
+        assert model.features(x, layers=layers).keys() == one.keys()
     assert one.keys() == listed.keys() and all(torch.equal(one[name], listed[name]) for name in one)
     sentence = refusal(create_model("tv:resnet18", num_classes=0).features, x, layers=3)
     assert sentence == "torchvision's resnet18 has no layers of tokens; it gives pooled features."

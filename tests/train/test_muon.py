@@ -1,5 +1,7 @@
 """Muon beside its definition, on real models, and in runs that stop and go on."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from tests.train.support import differences, make_folder, small_options
 from vitrail.errors import VitrailError
 from vitrail.models import create_model
 from vitrail.models.tuning import tune
-from vitrail.train import loop
+from vitrail.train import loop, muon
 from vitrail.train.muon import Muon, orthogonal
 from vitrail.train.optimizer import hidden, make_optimizer
 from vitrail.train.plan import Facts, fill
@@ -93,6 +95,30 @@ def test_matrices_of_one_shape_learn_together_each_as_it_would_alone(as_tensors)
             optimizer.step()
     for name, parameter in together.items():
         torch.testing.assert_close(parameter, alone[name])
+
+
+def test_the_gradients_are_gone_when_the_products_begin(monkeypatch):
+    """A large model has no room for both."""
+    parameters = [torch.nn.Parameter(torch.randn(8, 4 * times)) for times in (1, 1, 3)]
+    optimizer = Muon([{"params": parameters, "parts": [1, 1, 1]}], lr=1e-3)
+    alive, seen = [], []
+    smoothed = optimizer._smoothed
+
+    def watched(group):
+        found = smoothed(group)
+        alive.extend(weakref.ref(gradient) for _, gradient in found)
+        return found
+
+    def counted(matrices):
+        seen.append(([*matrices.shape], sum(gradient() is not None for gradient in alive)))
+        return orthogonal(matrices)
+
+    monkeypatch.setattr(optimizer, "_smoothed", watched)
+    monkeypatch.setattr(muon, "orthogonal", counted)
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    assert seen == [([2, 4, 8], 1), ([1, 8, 12], 0)]  # the small ones first, while the large one waits
 
 
 def test_queries_keys_and_values_are_three_matrices():

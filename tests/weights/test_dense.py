@@ -69,10 +69,10 @@ def test_the_backbone_of_a_dense_run_starts_a_classifier(tmp_path: Path, kind: s
             assert torch.equal(classifier.eval().features(x)["tokens"], expected)
 
 
-def dense(kind: str, head: str = "linear", classes: int = 3, **changes: object) -> nn.Module:
+def dense(kind: str, head: str = "linear", classes: int = 3, pyramid: str = "auto", **changes: object) -> nn.Module:
     name, shape = BACKBONES[kind]
     model = create_model(name, num_classes=0, **{**shape, **changes})
-    return Segmenter(model, classes, head, width=16) if head in ("linear", "upernet") else Detector(
+    return Segmenter(model, classes, head, pyramid=pyramid, width=16) if head in ("linear", "upernet") else Detector(
         model, head, classes, **SMALL
     )  # fmt: skip
 
@@ -80,9 +80,10 @@ def dense(kind: str, head: str = "linear", classes: int = 3, **changes: object) 
 @pytest.mark.parametrize(
     ("made", "wanted", "head", "note"),
     [
-        (("vit",), ("vit", "linear", 4), "auto", "the file's has 3 classes, the model 4"),
-        (("vit",), ("vit", "upernet"), "auto", "the file's is linear"),
-        (("vit", "upernet"), ("vit",), "auto", "the file's is upernet"),
+        (("vit",), ("vit", "linear", 4), "auto", "the file's num_classes is 3"),
+        (("vit",), ("vit", "upernet"), "auto", "the file's head is linear"),
+        (("vit", "upernet"), ("vit",), "auto", "the file's head is upernet"),
+        (("vit", "upernet"), ("vit", "upernet", 3, "simple"), "auto", "the file's pyramid is adapter"),
         (("vit", "upernet"), ("vit", "upernet"), "new", "as asked"),
         (("swin", "retinanet"), ("swin", "retinanet"), "new", "as asked"),
     ],
@@ -114,6 +115,8 @@ def test_settings_pass_through_json_and_an_unknown_one_is_named() -> None:
     for model in (Segmenter(backbone("vit"), 3, width=16), Detector(backbone("swin"), **SMALL)):
         values = json.loads(json.dumps(settings_to_dict(model.settings)))
         assert settings_from_dict(values) == model.settings
+        with pytest.raises(VitrailError, match="A backbone's settings are those of a ViT or a Swin, got None"):
+            settings_from_dict(values | {"backbone": None})
         values["backbone"]["wings"] = 2
         with pytest.raises(VitrailError, match="wings, unknown to this version"):
             settings_from_dict(values)

@@ -213,10 +213,15 @@ def test_other_kind_of_positions_starts_afresh_and_says_so(source, target, note,
 @pytest.mark.parametrize(
     ("family", "theirs", "ours", "note"),
     [
-        ("vit", {"pool": "mean"}, {}, "pool is 'token' in the model and 'mean' in the file"),
-        ("vit", {}, {"pool": "mean"}, "pool is 'mean' in the model and 'token' in the file"),
-        ("swinv2", {}, {"window": 8}, "window is (8, 8) in the model and (4, 4) in the file"),
-        ("swinv2", {}, {"pretrained_window": (3, 3)}, "pretrained_window is (3, 3) in the model and () in the file"),
+        ("vit", {"pool": "mean"}, {}, "pool is 'token' in the model, and the file is taken for one with 'mean'"),
+        ("vit", {}, {"pool": "mean"}, "pool is 'mean' in the model, and the file is taken for one with 'token'"),
+        ("swinv2", {}, {"window": 8}, "window is (8, 8) in the model, and the file is taken for one with (4, 4)"),
+        (
+            "swinv2",
+            {},
+            {"pretrained_window": (3, 3)},
+            "pretrained_window is (3, 3) in the model, and the file is taken for one with ()",
+        ),
     ],
 )
 def test_what_no_shape_tells_and_changes_the_output_is_said(family, theirs, ours, note, tmp_path):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Layout
-from vitrail.models.checks import check_layers, whole_numbers
+from vitrail.models.checks import check_layers, one_or_several, whole_numbers
 from vitrail.models.maps import ClassRows, attention_map, outer_product
 
 Reduce = str | Callable[..., Any] | None  # "cls_row", "mean_heads", or a function of a map
@@ -306,7 +306,7 @@ def capture(
     if not (reduce in (None, "cls_row", "mean_heads") or callable(reduce)):
         raise VitrailError(f'reduce={reduce!r} is not known; use "cls_row", "mean_heads" or a function of the map.')
     chosen = check_layers(range(len(modules)) if layers is None else layers, len(modules))
-    picked = None if heads is None else [*whole_numbers([heads] if isinstance(heads, int) else heads, "heads")]
+    picked = None if heads is None else [*whole_numbers(one_or_several(heads), "heads")]
     if picked == []:
         raise VitrailError("heads=[] names no head to capture; leave it out for all of them.")
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import fields
 from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from torch import Tensor
@@ -70,10 +71,17 @@ def whole_numbers(values: object, name: str, least: int | None = None) -> tuple[
     refusal = VitrailError(f"{name} must be a list of whole numbers{limit}, got {values!r}.")
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise refusal
-    numbers = tuple(values)
-    if any(isinstance(n, bool) or not isinstance(n, Integral) or (least is not None and n < least) for n in numbers):
+    try:
+        numbers = tuple(None if isinstance(n, bool) else index(n) for n in values)  # also of NumPy and of a tensor
+    except TypeError:
+        raise refusal from None
+    if any(n is None or (least is not None and n < least) for n in numbers):
         raise refusal
-    return numbers
+    return numbers  # type: ignore[return-value]
+
+
+def one_or_several(values: Any) -> Any:
+    return [values] if isinstance(values, Integral) else values
 
 
 def known_fields(kind: type, values: dict[str, Any], whose: str) -> dict[str, Any]:
@@ -101,7 +109,7 @@ def pair(value: int | tuple[int, int] | list[int], name: str) -> tuple[int, int]
 
 def check_layers(layers: Iterable[int] | int, depth: int) -> list[int]:
     """Layer numbers counted from 0; negative ones from the end."""
-    asked = whole_numbers([layers] if isinstance(layers, int) else layers, "layers")
+    asked = whole_numbers(one_or_several(layers), "layers")
     if wrong := [i for i in asked if not -depth <= i < depth]:
         back = f", from the end -1 to {-depth}" if wrong[0] < 0 else ""
         raise VitrailError(f"This model has layers 0 to {depth - 1}{back}; there is no layer {wrong[0]}.")

@@ -30,7 +30,7 @@ class SegmenterSettings:
     dropout: float = 0.1  # of whole channels, before the classifier
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "backbone", _backbone(self.backbone))
+        _settle(self)
         counts = {"num_classes": 1, "width": 1}
         check_settings(self, {"head": SEGMENT_HEADS, "norm": NORMS}, counts, rates=["dropout"])
 
@@ -70,7 +70,7 @@ class DetectorSettings:
     detections: int = 100  # most boxes of an image
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "backbone", _backbone(self.backbone))
+        _settle(self)
         if self.head not in DETECT_HEADS:
             raise VitrailError(
                 f"{self.head!r} is no detection head: use {', '.join(DETECT_HEADS)}.{nearest(self.head, DETECT_HEADS)}"
@@ -102,9 +102,19 @@ class DetectorSettings:
         return 0 if self.head == "retinanet" else 1
 
 
+def _settle(settings: Any) -> None:
+    """What is left open follows from the backbone, which may be the plain JSON of a header."""
+    object.__setattr__(settings, "backbone", _backbone(settings.backbone))
+    if settings.pyramid == "auto":
+        object.__setattr__(settings, "pyramid", "own" if isinstance(settings.backbone, SwinSettings) else "adapter")
+
+
 def _backbone(values: Any) -> Any:
     """Settings, or their plain JSON out of a header; without a classifier, which has no part in a dense model."""
     if isinstance(values, dict):
         kind: Any = SwinSettings if "depths" in values else ViTSettings
         values = kind(**known_fields(kind, values, "The backbone's"))
-    return replace(values, num_classes=0, **({"head": "linear"} if isinstance(values, ViTSettings) else {}))
+    if not isinstance(values, ViTSettings | SwinSettings):
+        raise VitrailError(f"A backbone's settings are those of a ViT or a Swin, got {values!r}.")
+    plain: dict[str, Any] = {"head": "linear"} if isinstance(values, ViTSettings) else {}
+    return replace(values, num_classes=0, **plain)

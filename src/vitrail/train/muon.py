@@ -40,13 +40,20 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
+        alike = self._alike()
+        # Of all layers, whatever their rates: few large products, not many small ones. The largest come last, when the
+        # memory of the others is free again.
+        for shape in sorted(alike, key=lambda shape: len(alike[shape]) * shape[0] * shape[1]):
+            _move(alike.pop(shape))
+        super().step()  # what has no gradient any more is left alone there
+
+    def _alike(self) -> dict[tuple[int, ...], list[tuple[Tensor, Tensor, Any]]]:
+        """By shape, lying or standing: places, smoothed gradients and rates. Nothing else keeps the gradients."""
         alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor, Any]]] = defaultdict(list)
         for group in self.param_groups:
             for place, gradient in self._smoothed(group) if group["parts"] else ():
                 alike[tuple(sorted(gradient.shape))].append((place, gradient, group["lr"]))
-        while alike:  # of all layers, whatever their rates: few large products, not many small ones
-            _move(alike.popitem()[1])
-        super().step()  # what has no gradient any more is left alone there
+        return alike
 
     def _smoothed(self, group: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
         """Of each matrix its place in a parameter, which has decayed, and the smoothed gradient."""

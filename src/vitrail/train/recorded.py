@@ -59,11 +59,7 @@ class Recorded:
             self.fails = True
             self.forget()
             _renew_generator(random)
-            first: BaseException = error  # what broke the recording; the end of one that is broken complains as well
-            while first.__context__ is not None:
-                first = first.__context__
-            reason = str(first).strip().splitlines()[0]
-            self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason}")
+            self.note(f"  note: steps are started kernel by kernel, for they can't be recorded as one: {reason(error)}")
         else:
             self.graph, self.memory = graph, (*places, result)
 
@@ -72,6 +68,12 @@ class Recorded:
         self.graph, self.memory = None, ()
         self.forget()
         torch.cuda.empty_cache()
+
+
+def reason(error: BaseException) -> str:
+    """Why a recording broke off, in a line: the end of one that is broken raises an error over that which broke it."""
+    first = error.__context__ or error
+    return (str(first).strip() or type(first).__name__).splitlines()[0]
 
 
 def _renew_generator(state: Tensor) -> None:

@@ -3,7 +3,7 @@
 Nothing is changed in silence: what was, and what of the model keeps its own initialisation, is noted.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.rules import State
 
 Dense = SegmenterSettings | DetectorSettings
+SHAPING = ("num_classes", "head", "pyramid", "width", "norm", "pyramid_channels", "hidden", "anchor")  # of a dense head
 WAVES = ("sincos", "sincos1d")
 LEARNED = ("learned", "factorised", "relative", "conditional")
 KINDS: dict[type, str] = {
@@ -86,7 +87,7 @@ def _note(fitted: Fitted, names: list[str], source: Settings, target: Settings) 
     for name in names:
         told, built = getattr(source, name), getattr(target, name)
         if told != built:
-            fitted.notes.append(f"{name} is {built!r} in the model and {told!r} in the file")
+            fitted.notes.append(f"{name} is {built!r} in the model, and the file is taken for one with {told!r}")
 
 
 def _inner(state: State, prefix: str) -> State:
@@ -113,10 +114,10 @@ def _fit_mae(fitted: Fitted, source: MAESettings, target: MAESettings) -> Fitted
 def _fit_dense(fitted: Fitted, source: Dense, target: Dense, head: str) -> Fitted:
     """The backbone as it would be alone. What stands on it, with its pyramid, is kept or new as a whole."""
     why = "as asked" if head == "new" else ""
-    if head == "auto" and source.head != target.head:
-        why = f"the file's is {source.head}"
-    elif head == "auto" and source.num_classes != target.num_classes:
-        why = f"the file's has {source.num_classes} classes, the model {target.num_classes}"
+    if head == "auto":
+        shaping = [field.name for field in fields(target) if field.name in SHAPING]
+        differs = [name for name in shaping if getattr(source, name) != getattr(target, name)]
+        why = ", ".join(f"the file's {name} is {getattr(source, name)}" for name in differs)
     if why:
         fitted.state = {name: tensor for name, tensor in fitted.state.items() if name.startswith(source.inside)}
         fitted.inside = target.inside
