@@ -126,7 +126,10 @@ def _dots(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) ->
         ax.plot(values, [place] * len(values), "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
         ax.plot(mean, place, "o", color=colour, markersize=7.5)
         spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        ax.annotate(f"{mean:.1f}{spread}", (max(values), place), (9, 0), textcoords="offset points", va="center")
+        ax.annotate(
+            f"{mean:.1f}{spread}", (max(values), place), (9, 0), textcoords="offset points", va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
     ax.set_xlim(max(0.0, least - 0.15 * room), most + 0.3 * room)
     ax.set_ylim(-0.6, len(rows) - 0.4)
     ax.set_yticks(places, [name for name, *_ in rows])

@@ -204,8 +204,10 @@ def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
     found, now = json.loads(record.read_text()), versions(torch.device(device))
     if found["data"]["sha256"] != digest(data):
         raise SystemExit(f"{record} is about other pictures than {data}: name another folder with --out.")
-    if found["versions"] != now:
-        raise SystemExit(f"{record} was measured with {found['versions']}, here is {now}: name another folder, --out.")
+    if others := [
+        f"{key} is {now[key]} here and was {was}" for key, was in found["versions"].items() if now[key] != was
+    ]:
+        raise SystemExit(f"{record} was measured elsewhere ({'; '.join(others)}): name another folder with --out.")
     known: Rows = {}
     for variant in (variant for wave in study.order() for variant in wave):
         for row in (row for row in found["runs"] if row["variant"] == variant.name):
@@ -263,7 +265,7 @@ def record(
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
         "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "scale": scale,
-        "command": shlex.join(["python", f"recipes/{study.name}.py", *sys.argv[1:]]), "seeds": seeds,
+        "command": command(study), "seeds": seeds,
         "minutes_planned": study.minutes if scale == "full" else None,
         "data": about,
         "versions": versions(torch.device(device)),
@@ -271,9 +273,19 @@ def record(
         "missing": [file.stem for file, row in rows.items() if not row],
     }  # fmt: skip
     found["training_minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)  # of all runs, one by one
+    path = out / f"{study.name}.json"
+    if path.exists() and all(
+        (old := json.loads(path.read_text())).get(key) == found[key] for key in ("runs", "missing")
+    ):
+        return old  # nothing new: what it says of how it was made stays true
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{study.name}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return found
+
+
+def command(study: Study) -> str:
+    """As it was typed, but for where things lie on this machine."""
+    return shlex.join(["python", f"recipes/{study.name}.py", *(Path(word).name for word in sys.argv[1:])])
 
 
 def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
@@ -329,8 +341,13 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     if asked.list and before.exists() and not asked.data.exists() and not study.without_data:
         print(f"There is no {asked.data}: without the pictures, what {before.name} has already is listed as well.")
     todo = to_do(study, waves, asked.seeds, work, known)
-    planned = {"full": f", {study.minutes:g} minutes planned on one H200 for all", "toy": ", toy size: seconds each"}
-    print(f"{study.name}: {study.question} {len(todo)} runs to do{planned.get(asked.scale, ', small')}.")
+    planned = {
+        "full": f"{study.minutes:g} minutes planned on one H200 for all",
+        "small": "small: minutes each on a CPU core",
+        "toy": "toy size: seconds each",
+    }[asked.scale]
+    there = f", {len(known)} are in {before}" if known else ""
+    print(f"{study.name}: {study.question} {len(todo)} runs to do{there}; {planned}.")
     if asked.list:
         for variant, seed in todo:
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
@@ -407,4 +424,5 @@ def overview() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Lists the studies; each is a script of its own, with options.").parse_args()
     overview()

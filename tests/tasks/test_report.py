@@ -254,6 +254,25 @@ def test_findings_say_what_matters():
     ]
 
 
+@pytest.mark.parametrize(
+    ("times", "claimed", "verdict"),
+    [
+        (1, 0.6, "These images are too few to judge its confidence by"),
+        (2, 0.99, "It is over-confident"),
+        (100, 0.6, "Its confidence fits, as far as these images tell"),
+        (100, 0.7, "It is over-confident"),
+    ],
+)
+def test_confidence_is_judged_where_there_are_images_enough(times, claimed, verdict):
+    """Of five, three are right."""
+    right = np.array([True, True, True, False, False] * times)
+    chances = np.array([[claimed, 1 - claimed]] * len(right))
+    table = metrics.reliability(chances, np.where(right, 0, 1))
+    (sentence,) = findings(ReportContent("title", {}, "", ["a", "b"], reliability=table))
+    share = f"{100 * claimed:.1f}"
+    assert sentence == f"{verdict}: on average it claims {share}\u202f% and is right in 60.0\u202f%."
+
+
 def test_the_surest_mistakes_and_the_hardest_images_come_in_order_and_once():
     chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.55, 0.45], [0.01, 0.99]])
     labels = np.array([1, 1, 1, 0, 0])

@@ -138,6 +138,7 @@ def test_a_folder_of_pictures_of_any_size_is_enough(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "no labels, 23 pictures to learn from, 2 to watch the loss on" in said
     assert "8 of 16 are seen" in said and "can't be read" in said
+    assert "(It has hardly learned anything yet: give it more epochs, or more pictures.)" in said
     assert set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr", "images", "val_loss"}
     assert run.metrics.keys() == {"loss", "n"}
     model = vitrail.load(run, device="cpu").model

@@ -165,10 +165,12 @@ def findings(content: ReportContent) -> Iterator[str]:
             for key in ("confidence", "accuracy")
         )
         gap, noise = claimed - right, 2 * math.sqrt(right * (1 - right) / float(count.sum()))
-        if abs(gap) < max(0.01, noise):
-            verdict = "Its confidence fits, as far as these images tell"
-        else:
+        if abs(gap) >= max(0.01, noise):
             verdict = f"It is {'over' if gap > 0 else 'under'}-confident"
+        elif noise > 0.1:
+            verdict = "These images are too few to judge its confidence by"
+        else:
+            verdict = "Its confidence fits, as far as these images tell"
         yield f"{verdict}: on average it claims {percent(claimed)} and is right in {percent(right)}."
     if leaked := len(content.problems.leaked):
         images = "One image is" if leaked == 1 else f"{leaked:,} images are"

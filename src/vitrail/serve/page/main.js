@@ -390,6 +390,6 @@ try {
   $("model-line").textContent = allModels(studio.models);
   sampleButtons($("samples-first"), panes[0]);
   const mae = studio.models.find((model) => model.reconstructs);
-  if (mae) painter = new Painter($("mae"), mae, { asked: (number) => { const asked = active?.asked(number); return asked && { ...asked, size: mae.sizes.includes(asked.size) ? asked.size : mae.size }; }, kept: (question) => active.kept(question), failed });
+  if (mae) painter = new Painter($("mae"), mae, { asked: (number) => { const asked = active?.asked(number); return asked && { ...asked, size: asked.size >= mae.size && mae.sizes.includes(asked.size) ? asked.size : mae.size }; }, kept: (question) => active.kept(question), failed });
   root.dataset.state = "empty";
 } catch (error) { failed(error); }

@@ -279,6 +279,8 @@ class Pretraining(Work):
         view.line()
         if figures:
             view.line(f"Loss: {figures['loss']:.4f}{self.expected.beside}, on {figures['n']:,} held-out pictures")
+            if figures["loss"] > 0.97 * self.expected.nothing:
+                view.line("(It has hardly learned anything yet: give it more epochs, or more pictures.)")
         for key, name in NAMES.items():
             if key in figures:
                 view.line(f"{name}: {figures[key]:.1%}, of frozen features on {figures['n']:,} held-out pictures")
