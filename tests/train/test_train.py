@@ -242,7 +242,14 @@ def test_the_report_is_one_file_that_asks_for_nothing(run):
     for place in re.findall(r"""(?:src|href)=["']([^"']+)""", text):
         assert place.startswith(("data:", "#")), place
     assert "@import" not in text and "<link" not in text
-    assert "drop_path" in text.replace("drop path", "drop_path") and "vit_nano2" in text
+    assert "drop_path" in text.replace("drop path", "drop_path")
+    rows = re.findall(r"<td[^>]*><code>(\w+)</code></td><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td>", text)
+    assert rows[:3] == [
+        ("model", "vit_nano2", "0.1 M parameters"),
+        ("images", "8×8", "fit crop"),
+        ("device", "cpu", "float32: on a CPU"),
+    ]
+    assert "precision" not in [name for name, *_ in rows]
 
 
 def test_a_second_run_has_a_folder_of_its_own(data, tmp_path, monkeypatch, capsys):

@@ -137,7 +137,7 @@ def test_training_without_a_word_starts_from_it_where_pictures_are_like_its_own(
         )
         return json.loads((run.folder / "run.json").read_text())["model"]["why"]
 
-    assert first_line(64) == "Starts from vitrail_tiny, which ships inside; --weights none does not."
+    assert first_line(64) == "Starts from vitrail_tiny, which ships inside; with --weights none, from nothing."
     assert first_line(12).startswith("vit_nano4 from scratch: no public weights")
     assert first_line(64, model="vit_mini8").startswith("vit_mini8 from scratch")
     assert first_line(64, weights="none", image_size=8).startswith("vit_nano4 from scratch: --weights none")

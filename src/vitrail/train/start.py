@@ -159,7 +159,8 @@ def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tu
             checkpoint = read_checkpoint(f"hf://{entry.hub}", entry.name)
         return checkpoint, f"Starts from {name} with its public weights, hf://{entry.hub}."
     except VitrailError as error:
-        reason = str(error).split("\n")[0].rstrip(".")
+        # Without the advice, which is for who asked for these very weights.
+        reason = str(error).split("\n")[0].partition(";")[0].rstrip(".").replace(" can't be had: ", ": ")
         missing = f"its public weights could not be had ({reason})."
         return _inside(model, largest, f" For {name}, {missing}") or (None, f"{name} from scratch: {missing}")
 
@@ -169,4 +170,5 @@ def _inside(model: str | None, largest: int, why: str = "") -> tuple[Checkpoint,
     photographs, which is more than nothing."""
     if model is not None or largest <= TINY or shipped() is None:
         return None
-    return read_checkpoint(CLASSIFIER), f"Starts from {CLASSIFIER}, which ships inside; --weights none does not.{why}"
+    words = f"Starts from {CLASSIFIER}, which ships inside; with --weights none, from nothing.{why}"
+    return read_checkpoint(CLASSIFIER), words

@@ -25,7 +25,7 @@ from vitrail.train.recipe import concerning, shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start
 from vitrail.train.view import View, clock
-from vitrail.train.words import advise, show_uncompiled, show_unreadable
+from vitrail.train.words import advise, show_uncompiled, show_unreadable, size_rows
 from vitrail.weights import read_checkpoint, save_weights
 
 COMPILE_FROM = 2_000  # steps; fewer do not repay the minute that compiling takes
@@ -267,11 +267,20 @@ class Work(ABC):
         """Who went where."""
         write_split(path, samples["train"], samples["val"], samples["test"], self.source.classes)
 
+    def sizes(self) -> list[tuple[str, str, str]]:
+        """The first rows of a plan and of a report: model, images, device."""
+        return size_rows(self.start, self.group.device, self.dtype, self.why["precision"])
+
+    def chosen(self) -> list[tuple[str, Any, str]]:
+        """For the report: these, then all that was asked for or chosen."""
+        rest = [(name, value, self.why.get(name, "")) for name, value in concerning(self.recipe).items()]
+        return [*self.sizes(), *(row for row in rest if row[0] not in ("model", "device", "precision", "image_size"))]
+
     def told(self) -> dict[str, Any]:
         """What every report says of how the run was made."""
         return {
             "title": self.folder.name,
-            "recipe": [(name, value, self.why.get(name, "")) for name, value in concerning(self.recipe).items()],
+            "recipe": self.chosen(),
             "command": self.resumed[0].command if self.resumed else command_line(),
             "versions": versions(self.group.device),
         }

@@ -13,7 +13,7 @@ from vitrail.train.dense.plan import HIDDEN
 from vitrail.train.finish import duplicates, same_files
 from vitrail.train.loop import Settings
 from vitrail.train.recipe import Recipe
-from vitrail.train.words import CHOSE, choices, held_out, show_nameless, show_outcome, size_rows
+from vitrail.train.words import CHOSE, choices, held_out, show_nameless, show_outcome
 from vitrail.train.work import Work
 
 ROUNDS = 40  # of the bootstrap after an epoch, which only says what difference counts
@@ -60,11 +60,14 @@ class DenseWork(Work):
         view.line(f"{self.data}: {classes}, {train} to train on, {measured if val else 'none to validate on'}.")
         for note in self.source.notes:
             view.line(f"  note: {note}")
-        model, _, device = size_rows(self.start, self.group.device, self.dtype, self.why["precision"])
         tuned = [] if recipe.tune == "full" else [("tune", recipe.tune, "the backbone stays as it is")]
         hidden = HIDDEN | ({"flip"} if recipe.augment == "none" else set())
-        view.table([model, self.size_row(), device, *tuned, *choices(recipe, self.why, hidden)])
+        view.table([*self.sizes(), *tuned, *choices(recipe, self.why, hidden)])
         view.line(f"  run folder: {self.folder}")
+
+    def sizes(self) -> list[tuple[str, str, str]]:
+        model, _, device = super().sizes()
+        return [model, self.size_row(), device]
 
     def would_compile(self, images: int) -> bool:
         """Not unless asked for: a detector's pictures come in many sizes, each of which would be compiled anew."""

@@ -36,7 +36,7 @@ from vitrail.train.recipe import made
 from vitrail.train.run import Kind, Run, pictures_to_learn, resume, run_folder, splits, typical_side
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
-from vitrail.train.words import choices, held_out, size_rows
+from vitrail.train.words import choices, held_out
 from vitrail.train.work import Work
 from vitrail.whole import whole
 
@@ -102,7 +102,7 @@ class Pretraining(Work):
         return len(self.source.classes) > 1 and "val" in self.views
 
     def show_plan(self) -> None:
-        view, settings = self.view, self.model.settings
+        view = self.view
         view.line(self.start.why)
         train, val = len(self.samples["train"]), len(self.samples["val"])
         labels = plural(len(self.source.classes), "class", "classes") if self.source.classes else "no labels"
@@ -112,21 +112,23 @@ class Pretraining(Work):
         )
         for note in self.source.notes:
             view.line(f"  note: {note}")
+        view.table([*self.sizes(), *choices(self.recipe, self.why, {"precision", "val"})])
+        view.line(f"  run folder: {self.folder}")
+
+    def sizes(self) -> list[tuple[str, str, str]]:
+        settings = self.model.settings
         encoder = sum(p.numel() for p in self.model.encoder.parameters())
         decoder = sum(p.numel() for p in self.model.parameters()) - encoder
         patches, (p, q) = settings.grid[0] * settings.grid[1], settings.patch_size
         visible = max(1, int(patches * (1 - settings.mask_ratio)))
-        rows = [
-            *size_rows(self.start, self.group.device, self.dtype, self.why["precision"]),
+        return [
+            *super().sizes(),
             ("patches", f"{p}×{q}", f"{visible} of {patches} are seen"),
             ("positions", settings.position, "fixed, as in the paper" if settings.position == "sincos" else "its own"),
             ("decoder", f"{settings.decoder_width}×{settings.decoder_depth}", f"{decoder / 1e6:.1f} M parameters"),
             ("target", *(("norm_pix", "better features") if settings.norm_pix else ("colours", "as asked"))),
             ("optimizer", "adamw", f"the paper's, with its betas, {BETAS[0]} and {BETAS[1]}"),
-            *choices(self.recipe, self.why, {"precision", "val"}),
         ]
-        view.table(rows)
-        view.line(f"  run folder: {self.folder}")
 
     # -- data --------------------------------------------------------------------------------------------------------
 
