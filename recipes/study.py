@@ -288,7 +288,7 @@ def command(study: Study) -> str:
     return shlex.join(["python", f"recipes/{study.name}.py", *(Path(word).name for word in sys.argv[1:])])
 
 
-def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
+def options(study: Study) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=study.question)
     parser.add_argument("--data", type=Path, help=f"an .npz, as docs/data.md says; {study.data} by default")
     parser.add_argument("--out", type=Path, help="folder of the record; records/studies by default")
@@ -306,7 +306,11 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     parser.add_argument("--list", action="store_true", help="what would be run, and nothing else")
     parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help=argparse.SUPPRESS)
     parser.set_defaults(scale="full")
-    asked = parser.parse_args(arguments)
+    return parser
+
+
+def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
+    asked = options(study).parse_args(arguments)
     name = f"{study.name}-toy" if asked.scale == "toy" else study.name
     work = asked.work or ROOT / "runs" / "studies" / name
     out = asked.out or (work if asked.scale == "toy" else RECORDS)
