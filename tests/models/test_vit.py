@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.models.restatements import attention, class_logits, image, linear, mlp, norm, randomised, vit_tokens
+from vitrail.models import create_model
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
 TINY = {"image_size": (12, 20), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}  # grid 3×5
@@ -109,6 +110,16 @@ def test_attention_pooling_is_torchs_attention_with_a_learned_query():
     )
     a = theirs(pool.query.expand(3, 1, 16), z, z)[0][:, 0]
     exact(model.pool(z), a + mlp(norm(a, pool.norm), pool.mlp))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_a_new_attention_pool_hands_on_as_much_as_it_is_given(activation):
+    """Matrices of σ = 0.02 would leave a fiftieth of it to the classifier of a narrow model."""
+    torch.manual_seed(0)
+    pool = create_model("vit_nano4", pool="attention", class_token=False, activation=activation).pool_attention
+    tokens = torch.randn(8, 1, 64).expand(8, 16, 64)  # all alike, so that no mean is taken
+    with torch.no_grad():
+        assert 0.5 < pool(tokens).std() < 2
 
 
 def test_mean_pooling_is_over_the_patches_alone():

@@ -15,12 +15,18 @@ class AttentionPool(nn.Module):
         super().__init__()
         self.heads = heads
         self.query = nn.Parameter(torch.empty(1, 1, width))
-        nn.init.trunc_normal_(self.query, std=0.02)
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
         self.proj = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, mlp_width, activation)
+
+    def reset_parameters(self) -> None:
+        """Xavier's, as in SigLIP. Nothing goes past this attention: where matrices of σ = 0.02 shrink a block's update,
+        which is added to what is there, here they would shrink all that the classifier is given."""
+        nn.init.trunc_normal_(self.query, std=self.query.shape[-1] ** -0.5)
+        for layer in (self.q, self.kv, self.proj, self.mlp.fc1, self.mlp.fc2):
+            nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:  # B N D -> B D
         b, _, d = tokens.shape

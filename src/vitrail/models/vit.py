@@ -214,6 +214,8 @@ class VisionTransformer(nn.Module):
         self.head = Head(s.width, s.num_classes, hidden, s.head_bias)
         self.head_distillation = Head(s.width, s.num_classes) if s.distillation_token else None
         self.apply(init_weights)
+        if self.pool_attention is not None:
+            self.pool_attention.reset_parameters()
         if s.tuning is not None:
             add_parts(self, s.tuning)
 
