@@ -3,7 +3,7 @@
 Nothing is changed in silence: what was, and what of the model keeps its own initialisation, is noted.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -115,8 +115,7 @@ def _fit_dense(fitted: Fitted, source: Dense, target: Dense, head: str) -> Fitte
     """The backbone as it would be alone. What stands on it, with its pyramid, is kept or new as a whole."""
     why = "as asked" if head == "new" else ""
     if head == "auto":
-        shaping = [field.name for field in fields(target) if field.name in SHAPING]
-        differs = [name for name in shaping if getattr(source, name) != getattr(target, name)]
+        differs = [name for name in SHAPING if getattr(source, name, None) != getattr(target, name, None)]
         why = ", ".join(f"the file's {name} is {getattr(source, name)}" for name in differs)
     if why:
         fitted.state = {name: tensor for name, tensor in fitted.state.items() if name.startswith(source.inside)}
