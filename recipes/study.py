@@ -13,16 +13,13 @@ from train/ alone, of which `vitrail.train` holds out its own validation images;
 """
 
 import argparse
-import hashlib
 import importlib
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,96 +27,13 @@ import measure
 import numpy as np
 import scales
 import torch
+from ledger import Rows, known_rows, record, show, to_do
+from variants import Study, Variant
 
 import vitrail
-from vitrail.data.sources import open_source
-from vitrail.models.catalog import model_settings
-from vitrail.train.record import versions
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records" / "studies"
-Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One thing to try. In `options`, "run:NAME" stands for the run of another variant, of the same seed."""
-
-    name: str
-    model: str = "vit_mini4"
-    settings: dict[str, Any] = field(default_factory=dict)  # of the model, by name
-    options: dict[str, Any] = field(default_factory=dict)  # of vitrail.train, or vitrail.pretrain
-    verb: str = "train"  # train | pretrain | look (at the run that `of` names) | cost
-    of: str = ""
-    images: int | None = None  # to learn from: a part of train/, of every class its share
-    measure: str = "accuracy"  # a function of measure.py
-    line: str = ""  # in the plot: which line, or which group of bars
-    x: float | str | None = None  # "parameters": millions of them, as the run has them
-    means: bool = False  # a means, such as a teacher: in the record, not in the plot
-    once: bool = False  # one run, of seed 0, that serves all seeds
-
-    def seed(self, asked: int) -> int:
-        return 0 if self.once else asked
-
-    def place(self, work: Path, seed: int) -> Path:
-        return work / f"{slug(self.name)}-{self.seed(seed)}"
-
-    def result(self, work: Path, seed: int) -> Path:
-        """Its row, once it is done."""
-        place = self.place(work, seed)
-        return place.with_name(f"{place.name}.json")
-
-    @property
-    def needs(self) -> set[str]:
-        named = {value[4:] for value in self.options.values() if isinstance(value, str) and value.startswith("run:")}
-        return named | ({self.of} if self.of else set())
-
-    @property
-    def starts(self) -> set[str]:
-        """Whose weights it has to begin with: what those have seen counts as seen. A teacher's eyes are its own."""
-        weights = str(self.options.get("weights", ""))
-        return {weights[4:]} if weights.startswith("run:") else {self.of} - {""}
-
-
-@dataclass(frozen=True)
-class Study:
-    name: str
-    question: str
-    variants: list[Variant]
-    minutes: float  # planned, for all seeds, on one H200
-    data: str = "cifar10.npz"
-    seeds: tuple[int, ...] = (0,)
-    figure: str = "top1"  # what is drawn
-    axis: str = "accuracy on test images, %"
-    x: str = ""  # what the horizontal axis says; without it, bars
-    logarithmic: str = ""  # which axes: x, y or xy; with both, the plot fits exponents
-    beside: tuple[str, str] = ()  # type: ignore[assignment]  # another figure and its axis, for a second panel
-    notes: str = ""
-
-    @property
-    def without_data(self) -> bool:
-        """What a model costs needs no pictures."""
-        return all(variant.verb == "cost" for variant in self.variants)
-
-    def find(self, name: str) -> Variant:
-        return next(variant for variant in self.variants if variant.name == name)
-
-    def order(self) -> list[list[Variant]]:
-        """In waves: each needs only what the ones before have made."""
-        waves: list[list[Variant]] = []
-        done: set[str] = set()
-        while rest := [variant for variant in self.variants if variant.name not in done]:
-            wave = [variant for variant in rest if variant.needs <= done]
-            if not wave:
-                raise ValueError(f"{rest[0].name} needs {rest[0].needs - done}, which nothing makes")
-            waves.append(wave)
-            done |= {variant.name for variant in wave}
-        return waves
-
-
-def slug(name: str) -> str:
-    """The name of a variant as that of a folder."""
-    return re.sub(r"[^\w.]+", "-", name).strip("-")
 
 
 def part(data: Path, count: int, folder: Path) -> Path:
@@ -142,12 +56,6 @@ def part(data: Path, count: int, folder: Path) -> Path:
     return path
 
 
-def named(variant: Variant) -> str:
-    """The model with its settings, as `--model` takes it."""
-    words = ",".join(f"{key}={value}" for key, value in variant.settings.items())
-    return f"{variant.model}:{words}" if words else variant.model
-
-
 def run_one(
     study: Study, variant: Variant, seed: int, data: Path, work: Path, device: str, jobs: int = 1
 ) -> dict[str, Any]:
@@ -167,7 +75,7 @@ def run_one(
     if variant.verb in ("train", "pretrain"):
         learnt = part(data, variant.images, work / "data") if variant.images else data
         if options.get("weights", "none") == "none":
-            options["model"] = named(variant)
+            options["model"] = variant.named
         options = {"weights": "none", **options, "seed": seed, "out": str(folder), "device": device}
         verb = getattr(vitrail, variant.verb)
         if (folder / "run.json").exists():
@@ -179,7 +87,7 @@ def run_one(
         row["call"] = f"vitrail.{variant.verb}({learnt.name!r}, {', '.join(f'{k}={v!r}' for k, v in shown.items())})"
         row |= measure.of_run(folder)
     if variant.verb == "cost":
-        row["figures"] = measure.cost(named(variant), options, device)
+        row["figures"] = measure.cost(variant.named, options, device)
     elif variant.verb != "pretrain":
         row["figures"] = getattr(measure, variant.measure)(
             looked, data, device, **({} if looked == folder else options)
@@ -194,98 +102,6 @@ def run_one(
     temporary.write_text(json.dumps(row, indent=1) + "\n")
     temporary.replace(kept)
     return row
-
-
-def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
-    """What a record has of this study already, by variant and seed: of these pictures, with these versions, and told
-    what the variants and those that they need tell today."""
-    if not record.exists():
-        return {}
-    found, now = json.loads(record.read_text()), versions(torch.device(device))
-    if found["data"]["sha256"] != digest(data):
-        raise SystemExit(f"{record} is about other pictures than {data}: name another folder with --out.")
-    if others := [
-        f"{key} is {now[key]} here and was {was}" for key, was in found["versions"].items() if now[key] != was
-    ]:
-        raise SystemExit(f"{record} was measured elsewhere ({'; '.join(others)}): name another folder with --out.")
-    known: Rows = {}
-    for variant in (variant for wave in study.order() for variant in wave):
-        for row in (row for row in found["runs"] if row["variant"] == variant.name):
-            needs = [study.find(need) for need in variant.needs]
-            if agrees(variant, row, data) and all((need.name, need.seed(row["seed"])) in known for need in needs):
-                known[variant.name, row["seed"]] = row
-    return known
-
-
-def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:
-    """Was that run told what the variant tells? What only looks at a run, or at a cost, does not say."""
-    if variant.verb not in ("train", "pretrain"):
-        return False
-    learnt = f"{data.stem}-{variant.images}.npz" if variant.images else data.name
-    told = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
-    return (
-        row["call"].startswith(f"vitrail.{variant.verb}({learnt!r},")
-        and all(row["recipe"].get(key) == value for key, value in told.items())
-        and (bool(variant.starts) or model_settings(row["recipe"]["model"]) == model_settings(named(variant)))
-    )
-
-
-def to_do(
-    study: Study, waves: list[list[Variant]], seeds: list[int], work: Path, known: Rows
-) -> list[tuple[Variant, int]]:
-    """What has no row yet; and what has one in the record alone where its weights are wanted, which that has not."""
-    found, wanted = [], set()
-    for variant in (variant for wave in reversed(waves) for variant in reversed(wave)):
-        for seed in reversed(dict.fromkeys(map(variant.seed, seeds))):
-            recorded = (variant.name, seed) in known and (variant.name, seed) not in wanted
-            if not recorded and not variant.result(work, seed).exists():
-                found.append((variant, seed))
-                wanted |= {(need, study.find(need).seed(seed)) for need in variant.needs}
-    return found[::-1]
-
-
-def digest(path: Path) -> str:
-    """Of all of the file, so that a record says which pictures it is about."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def record(
-    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, scale: str,
-    known: Rows,
-) -> dict[str, Any]:  # fmt: skip
-    """What is done so far, as one JSON, what was known before included."""
-    seeds = sorted({*seeds, *(seed for _, seed in known)})
-    files = {variant.result(work, seed): known.get((variant.name, variant.seed(seed)))
-             for variant in study.variants for seed in seeds}  # fmt: skip
-    rows = {file: json.loads(file.read_text()) if file.exists() else row for file, row in files.items()}
-    about = None if study.without_data else {"name": data.name, "sha256": digest(data)} | {
-        split: len(samples) for split, samples in open_source(data).splits.items()
-    }  # fmt: skip
-    found = {
-        "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
-        "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "scale": scale,
-        "command": command(study), "seeds": seeds,
-        "minutes_planned": study.minutes if scale == "full" else None,
-        "data": about,
-        "versions": versions(torch.device(device)),
-        "runs": [row for row in rows.values() if row],
-        "missing": [file.stem for file, row in rows.items() if not row],
-    }  # fmt: skip
-    found["training_minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)  # of all runs, one by one
-    path = out / f"{study.name}.json"
-    if path.exists() and all(
-        (old := json.loads(path.read_text())).get(key) == found[key] for key in ("runs", "missing")
-    ):
-        return old  # nothing new: what it says of how it was made stays true
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    return found
-
-
-def command(study: Study) -> str:
-    """As it was typed, but for where things lie on this machine."""
-    return shlex.join(["python", f"recipes/{study.name}.py", *(Path(word).name for word in sys.argv[1:])])
 
 
 def options(study: Study) -> argparse.ArgumentParser:
@@ -354,7 +170,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     print(f"{study.name}: {study.question} {len(todo)} runs to do{there}; {planned}.")
     if asked.list:
         for variant, seed in todo:
-            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {named(variant)} {variant.options or ''}")
+            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {variant.options or ''}")
         return None
     work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
@@ -397,25 +213,6 @@ def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Nam
 def _ready(study: Study, variant: Variant, seed: int, work: Path) -> bool:
     """Is there what it needs? Not where that has failed, or was not begun in time."""
     return all(study.find(need).result(work, seed).exists() for need in variant.needs)
-
-
-def show(found: dict[str, Any]) -> None:
-    for name in dict.fromkeys(row["variant"] for row in found["runs"]):
-        rows = [row for row in found["runs"] if row["variant"] == name]
-        values = [row["figures"][found["figure"]] for row in rows if found["figure"] in row.get("figures", {})]
-        if values:
-            spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-            seconds = np.mean([row["seconds"] for row in rows])
-            figure = f"{found['figure']} {np.mean(values):.4f}{spread}"
-            beside = max(job for row in rows for job in row["jobs"])
-            shared = f", {beside} at a time" if beside > 1 else ""
-            seen = np.mean([row["images_seen"] for row in rows])
-            images = f", {seen:,.0f} images seen" if seen else ""
-            print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
-    if found["scale"] == "toy":
-        print("  Toy size: that all of it runs is all that these figures say.")
-    if found["missing"]:
-        print(f"  still to do: {', '.join(found['missing'])}")
 
 
 def overview() -> None:

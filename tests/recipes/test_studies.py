@@ -13,6 +13,7 @@ import pytest
 import scales
 import study
 from PIL import Image
+from variants import slug
 
 import vitrail
 from vitrail.models.catalog import model_settings
@@ -53,7 +54,7 @@ def test_all_variants_can_be_built_and_have_what_they_need(name):
     assert found.name == name and found.minutes > 0 and found.order()
     for variant in found.variants:
         if not variant.model.startswith("tv:"):
-            model_settings(study.named(variant), num_classes=10)
+            model_settings(variant.named, num_classes=10)
         assert callable(getattr(measure, variant.measure)) and vars(scales._toy(variant))
         options = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
         if variant.verb == "train":
@@ -72,39 +73,33 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
         value = rows[variant]["figures"][found.figure]
         assert value > 0 if name == "scaling" else value in np.arange(801) / 800
         assert name in ("scaling", "resolution") or rows[variant]["recipe"]["epochs"] == 1
-    assert record["missing"] == [
-        f"{study.slug(variant.name)}-0" for variant in found.variants if variant.name not in rows
-    ]
+    assert record["missing"] == [f"{slug(variant.name)}-0" for variant in found.variants if variant.name not in rows]
     (picture,) = plot.main([str(tmp_path / f"{name}.json"), "--out", str(tmp_path / "figures")])
     assert picture.name == f"study_{name}.png" and Image.open(picture).size[1] == 640
-    before = (tmp_path / f"{study.slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns
+    before = (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns
     again = study.main(found, arguments)  # what is done is kept
     assert again["runs"] == record["runs"]
-    assert (tmp_path / f"{study.slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
+    assert (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
 
 
 def test_a_small_study_asks_the_same_with_less_of_everything():
-    refused = []
-    for name in CHOSEN:
+    with pytest.raises(SystemExit, match="scaling has no small form"):
+        scales.small(importlib.import_module("scaling").STUDY)
+    for name in CHOSEN.keys() - {"scaling"}:
         whole = importlib.import_module(name).STUDY
-        if any(variant.model.startswith("tv:") or variant.verb == "cost" for variant in whole.variants):
-            with pytest.raises(SystemExit, match=f"{name} has no small form"):
-                scales.small(whole)
-            refused.append(name)
-            continue
-        small = scales.small(whole)
-        assert [variant.name for variant in small.variants] == [variant.name for variant in whole.variants]
+        small, kept = scales.small(whole), [v for v in whole.variants if not v.model.startswith("tv:")]
         assert small.seeds == (0, 1, 2) and "Tiny-ImageNet" not in small.notes and "50,000" not in small.question
-        for one, other in zip(small.variants, whole.variants, strict=True):
+        assert small.order()  # nothing needs what was left out, or what has another name now
+        for one, other in zip(small.variants, kept, strict=True):
             if other.verb not in scales.TRAINED:
                 assert one == other
                 continue
             assert "compile" not in one.options and one.options.keys() >= other.options.keys() - {"compile"}
-            assert one.images == 5_000 and other.images is None
-            mine, its = (model_settings(study.named(variant), num_classes=10) for variant in (one, other))
+            assert one.images == (other.images or 50_000) // 10 and str(one.images) in one.name + "5000"
+            assert one.x == (one.images if other.x and other.x == other.images else other.x)
+            mine, its = (model_settings(variant.named, num_classes=10) for variant in (one, other))
             assert mine.width < its.width / 2 and mine.depth <= (its.depth + 1) / 2
             assert mine.position == its.position and mine.pool == its.pool and mine.grid == its.grid
-    assert refused == ["data_amount", "model_size", "robustness", "scaling"]
 
 
 def test_a_small_study_and_the_whole_lie_beside_each_other(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.train.support import make_trainer
+from vitrail.train.choose import ahead
 from vitrail.train.recorded import reason
 from vitrail.train.view import View
 from vitrail.train.words import show_nameless
@@ -14,7 +15,7 @@ def test_kept_says_why_where_an_earlier_epoch_has_the_better_figure(error, capsy
     more = {} if error is None else {"top1_error": error}
     trainer.validated, answers = 2500, iter([0.41, 0.462, 0.4586, 0.3, 0.47])
     trainer.validate = lambda model: {"loss": 1.0, "top1": next(answers), **more}
-    trainer.run(lambda row, is_best: view.epoch(row, 5, is_best, trainer.ahead))
+    trainer.run(lambda row, kept: view.epoch(row, 5, kept, ahead(row, trainer.history, trainer.figure)))
     first, better, later, worse, best = capsys.readouterr().out.splitlines()
     assert all(line.endswith("  kept") for line in (first, better, best))
     assert later.endswith("  kept for being later: 0.4620 is ahead by less than a standard error")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from vitrail.data.mix import draw, mix
 from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
 from vitrail.train.batches import Batches, Numbers, Steps
+from vitrail.train.choose import is_kept
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.late import Late
@@ -97,7 +98,7 @@ class Trainer:
     ):
         self.model, self.task, self.train, self.augmenter, self.settings = model, task, train, augmenter, settings
         self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
-        self.device, self.validated = processes.device, validated
+        self.device, self.validated, self.figure = processes.device, validated, f"val_{task.figure}"
         rates = settings.lr, settings.weight_decay, settings.layer_decay
         self.optimizer = make_optimizer(model, settings.optimizer, *rates, settings.betas)
         alike = self.device.type == "cuda" and processes.count == 1 and not settings.varied
@@ -123,7 +124,6 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.warm: tuple[int, int, float] | None = None  # epoch, step and seconds of it after the first step here
-        self.ahead: float | None = None  # what an earlier epoch validated at, if better than the last
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
         self._statistics = [*statistics(model).values()]
@@ -308,23 +308,7 @@ class Trainer:
         return {f"val_{name}": value for name, value in figures.items()}
 
     def _is_best(self, row: dict[str, Any]) -> bool:
-        """The last epoch, unless an earlier one validated better by more than a standard error: with a falling learning
-        rate and averaged weights later is better, and the highest of many noisy figures is mostly the luckiest. The
-        linear classifier of epoch 0 has to be matched in full."""
-        name = f"val_{self.task.figure}"
-        if name not in row or not self.best:
-            return True
-        first = max((_figure(r, name) for r in self.history if r["epoch"] == 0), default=0.0)
-        tuned = max((r for r in self.history if r["epoch"]), key=lambda r: _figure(r, name), default={name: 0.0})
-        best = _figure(tuned, name)
-        self.ahead = best if best > _figure(row, name) else None
-        return _figure(row, name) >= max(first, best - self._standard_error(tuned, name))
-
-    def _standard_error(self, row: dict[str, Any], name: str) -> float:
-        """As the row says; else that of a share of images. A classifier's mean average precision is none, and varies
-        about as much."""
-        share = _figure(row, name)
-        return row.get(f"{name}_error", (share * (1 - share) / max(1, self.validated)) ** 0.5)
+        return is_kept(row, self.history, self.figure, self.validated)
 
     def _close_epoch(self) -> dict[str, Any]:
         images = self.steps * self.batch_size
@@ -406,8 +390,3 @@ class Trainer:
     def _ruined(self, what: str) -> VitrailError:
         kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
         return VitrailError(f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.")
-
-
-def _figure(row: dict[str, Any], name: str) -> float:
-    """0 where it can't be known, as the mean average precision of images without any label."""
-    return 0.0 if isnan(row.get(name, 0.0)) else row.get(name, 0.0)

@@ -16,6 +16,7 @@ from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
 from vitrail.models.short import can_build
+from vitrail.train.choose import ahead
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images, all_bad, read
 from vitrail.train.leave import Stopped
@@ -137,7 +138,7 @@ class Work(ABC):
                 self.keep(row)
             if log:
                 log.add(row)
-            view.epoch(row, self.epochs, is_best, trainer.ahead)
+            view.epoch(row, self.epochs, is_best, ahead(row, trainer.history, trainer.figure))
             advise(view, row, self.views["train"])
 
         try:

@@ -1,0 +1,129 @@
+"""The record of a study: what it has already, what is still to do, and what it says."""
+
+import hashlib
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from variants import Study, Variant
+
+from vitrail.data.sources import open_source
+from vitrail.models.catalog import model_settings
+from vitrail.train.record import versions
+
+Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
+
+
+def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
+    """What a record has of this study already, by variant and seed: of these pictures, with these versions, and told
+    what the variants and those that they need tell today."""
+    if not record.exists():
+        return {}
+    found, now = json.loads(record.read_text()), versions(torch.device(device))
+    if found["data"]["sha256"] != digest(data):
+        raise SystemExit(f"{record} is about other pictures than {data}: name another folder with --out.")
+    if others := [
+        f"{key} is {now[key]} here and was {was}" for key, was in found["versions"].items() if now[key] != was
+    ]:
+        raise SystemExit(f"{record} was measured elsewhere ({'; '.join(others)}): name another folder with --out.")
+    known: Rows = {}
+    for variant in (variant for wave in study.order() for variant in wave):
+        for row in (row for row in found["runs"] if row["variant"] == variant.name):
+            needs = [study.find(need) for need in variant.needs]
+            if agrees(variant, row, data) and all((need.name, need.seed(row["seed"])) in known for need in needs):
+                known[variant.name, row["seed"]] = row
+    return known
+
+
+def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:
+    """Was that run told what the variant tells? What only looks at a run, or at a cost, does not say."""
+    if variant.verb not in ("train", "pretrain"):
+        return False
+    learnt = f"{data.stem}-{variant.images}.npz" if variant.images else data.name
+    told = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
+    return (
+        row["call"].startswith(f"vitrail.{variant.verb}({learnt!r},")
+        and all(row["recipe"].get(key) == value for key, value in told.items())
+        and (bool(variant.starts) or model_settings(row["recipe"]["model"]) == model_settings(variant.named))
+    )
+
+
+def to_do(
+    study: Study, waves: list[list[Variant]], seeds: list[int], work: Path, known: Rows
+) -> list[tuple[Variant, int]]:
+    """What has no row yet; and what has one in the record alone where its weights are wanted, which that has not."""
+    found, wanted = [], set()
+    for variant in (variant for wave in reversed(waves) for variant in reversed(wave)):
+        for seed in reversed(dict.fromkeys(map(variant.seed, seeds))):
+            recorded = (variant.name, seed) in known and (variant.name, seed) not in wanted
+            if not recorded and not variant.result(work, seed).exists():
+                found.append((variant, seed))
+                wanted |= {(need, study.find(need).seed(seed)) for need in variant.needs}
+    return found[::-1]
+
+
+def digest(path: Path) -> str:
+    """Of all of the file, so that a record says which pictures it is about."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def record(
+    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, scale: str,
+    known: Rows,
+) -> dict[str, Any]:  # fmt: skip
+    """What is done so far, as one JSON, what was known before included."""
+    seeds = sorted({*seeds, *(seed for _, seed in known)})
+    files = {variant.result(work, seed): known.get((variant.name, variant.seed(seed)))
+             for variant in study.variants for seed in seeds}  # fmt: skip
+    rows = {file: json.loads(file.read_text()) if file.exists() else row for file, row in files.items()}
+    about = None if study.without_data else {"name": data.name, "sha256": digest(data)} | {
+        split: len(samples) for split, samples in open_source(data).splits.items()
+    }  # fmt: skip
+    found = {
+        "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
+        "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "scale": scale,
+        "command": command(study), "seeds": seeds,
+        "minutes_planned": study.minutes if scale == "full" else None,
+        "data": about,
+        "versions": versions(torch.device(device)),
+        "runs": [row for row in rows.values() if row],
+        "missing": [file.stem for file, row in rows.items() if not row],
+    }  # fmt: skip
+    found["training_minutes"] = round(sum(row["seconds"] for row in found["runs"]) / 60, 2)  # of all runs, one by one
+    path = out / f"{study.name}.json"
+    if path.exists() and all(
+        (old := json.loads(path.read_text())).get(key) == found[key] for key in ("runs", "missing")
+    ):
+        return old  # nothing new: what it says of how it was made stays true
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return found
+
+
+def command(study: Study) -> str:
+    """As it was typed, but for where things lie on this machine."""
+    return shlex.join(["python", f"recipes/{study.name}.py", *(Path(word).name for word in sys.argv[1:])])
+
+
+def show(found: dict[str, Any]) -> None:
+    for name in dict.fromkeys(row["variant"] for row in found["runs"]):
+        rows = [row for row in found["runs"] if row["variant"] == name]
+        values = [row["figures"][found["figure"]] for row in rows if found["figure"] in row.get("figures", {})]
+        if values:
+            spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+            seconds = np.mean([row["seconds"] for row in rows])
+            figure = f"{found['figure']} {np.mean(values):.4f}{spread}"
+            beside = max(job for row in rows for job in row["jobs"])
+            shared = f", {beside} at a time" if beside > 1 else ""
+            seen = np.mean([row["images_seen"] for row in rows])
+            images = f", {seen:,.0f} images seen" if seen else ""
+            print(f"  {name:<28} {figure}  (n = {len(values)}, {seconds:.0f} s each{shared}{images})")
+    if found["scale"] == "toy":
+        print("  Toy size: that all of it runs is all that these figures say.")
+    if found["missing"]:
+        print(f"  still to do: {', '.join(found['missing'])}")

@@ -1,0 +1,39 @@
+"""Which epoch is kept. With a falling learning rate and averaged weights later is better, and the highest of many noisy
+figures is mostly the luckiest: so the last, unless an earlier one validated better by more than a standard error."""
+
+from collections.abc import Sequence
+from math import isnan
+from typing import Any
+
+Row = dict[str, Any]  # of an epoch
+
+
+def is_kept(row: Row, before: Sequence[Row], name: str, validated: int) -> bool:
+    """By the figure of that name, over so many images. The linear classifier of epoch 0 has to be matched in full."""
+    if name not in row or not before:
+        return True
+    first = max((_figure(one, name) for one in before if one["epoch"] == 0), default=0.0)
+    tuned = _best(before, name)
+    return _figure(row, name) >= max(first, _figure(tuned, name) - _standard_error(tuned, name, validated))
+
+
+def ahead(row: Row, before: Sequence[Row], name: str) -> float | None:
+    """What an earlier epoch validated at, if better."""
+    best = _figure(_best(before, name), name)
+    return best if best > _figure(row, name) else None
+
+
+def _best(rows: Sequence[Row], name: str) -> Row:
+    return max((row for row in rows if row["epoch"]), key=lambda row: _figure(row, name), default={})
+
+
+def _figure(row: Row, name: str) -> float:
+    """0 where it can't be known, as the mean average precision of images without any label."""
+    return 0.0 if isnan(row.get(name, 0.0)) else row.get(name, 0.0)
+
+
+def _standard_error(row: Row, name: str, validated: int) -> float:
+    """As the row says; else that of a share of images. A classifier's mean average precision is none, and varies about
+    as much."""
+    share = _figure(row, name)
+    return row.get(f"{name}_error", (share * (1 - share) / max(1, validated)) ** 0.5)
