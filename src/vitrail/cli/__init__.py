@@ -64,9 +64,9 @@ def _run(arguments: list[str]) -> Any:
 
 
 def _verb(name: str) -> Any:
-    from vitrail.cli.options import none_unsaid
+    from vitrail.cli.options import helpful
 
-    return none_unsaid(getattr(importlib.import_module(f"vitrail.cli.{name}"), name))
+    return helpful(getattr(importlib.import_module(f"vitrail.cli.{name}"), name))
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:

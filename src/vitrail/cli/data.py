@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitrail.cli.options import none_unsaid
+from vitrail.cli.options import helpful
 
 LISTED = 40  # classes, or files with a problem, that are shown; --json has all
 FEW = 5  # of those whose problem is one and the same: a column or a folder that is not there
@@ -263,7 +263,7 @@ def _check_writable(path: Path) -> None:
 
 def data(
     verb: Annotated[
-        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=none_unsaid(inspect))]
+        Annotated[Any, tyro.conf.subcommand(name="inspect", constructor=helpful(inspect))]
         | Annotated[None, tyro.conf.Suppress],
         tyro.conf.arg(name=""),
     ],

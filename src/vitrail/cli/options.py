@@ -1,7 +1,7 @@
 """How options are read, where that differs from tyro's way."""
 
 from dataclasses import replace
-from inspect import signature
+from inspect import cleandoc, signature
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args
 
@@ -19,8 +19,10 @@ NUMBERS = {int: "a whole number", float: "a number"}
 UNSAID = tyro.conf.arg(help_behavior_hint="")
 
 
-def none_unsaid(verb: F) -> F:
-    """The help of a function, silent about a default of None: that is not what an option left out comes to."""
+def helpful(verb: F) -> F:
+    """A function whose help is silent about a default of None, which is not what an option left out comes to, and whose
+    lines end where the screen does and not where its docstring's did."""
+    verb.__doc__ = cleandoc(verb.__doc__ or "").replace(f"\n{8 * ' '}", " ")
     for name, parameter in signature(verb).parameters.items():  # type: ignore[arg-type]
         if parameter.default is None:
             verb.__annotations__[name] = Annotated[verb.__annotations__[name], UNSAID]

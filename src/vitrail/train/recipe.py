@@ -26,8 +26,7 @@ class Recipe:
     pyramid: Literal["adapter", "simple", "own"] | None = None
     """Maps at several strides out of a backbone: ViT-Adapter, ViTDet's simple one, or a Swin's own."""
     tune: Literal["full", "head", "probe", "adapter", "lora", "prompt", "bias"] = "full"
-    """What may change: all of it, the head alone, nothing (probe: logistic regression on frozen features), or the head
-    and little more: adapters, LoRA, prompts, biases."""
+    """What learns: all, the head, nothing (a probe is solved for), or a head with adapters, LoRA, prompts, biases."""
     adapter_width: int = 32
     """Width of an adapter's bottleneck."""
     adapter_place: Literal["sequential", "parallel"] = "sequential"
