@@ -164,7 +164,7 @@ class Predictor(PictureModel):
         if index is None and self.about.get("task") == "spoof":
             with torch.inference_mode():
                 index = 1 + int(self.model(x)[0, 1:].argmax())
-        return explain_picture(
+        found = explain_picture(
             self.model,
             picture,
             x,
@@ -178,6 +178,7 @@ class Predictor(PictureModel):
             pre.mean,
             pre.std,
         )
+        return replace(found, model=self.name or "")
 
     def segment(self, image: Any, window: int | None = None, overlap: float = 0.25) -> "Segmentation":
         """The class of every pixel of one picture, of a model that was trained to segment: `.mask`, `.shares`,

@@ -199,10 +199,10 @@ def test_pictures_of_several_sizes_are_called_so_and_have_no_figure_of_attending
 
 def test_names_can_hold_no_markup(tmp_path):
     labels = ['<script>"x"</script>', "b", "c", "d"]
-    predictor = vitrail.Predictor(lively(), Preprocessing(size=(32, 32)), labels, device="cpu")
+    predictor = vitrail.Predictor(lively(), Preprocessing(size=(32, 32)), labels, device="cpu", name="<i>mine")
     text = predictor.explain(PHOTO, 0).save(tmp_path).read_text(encoding="utf-8")
     check_page(text)
-    assert "&lt;script&gt;" in text
+    assert "&lt;script&gt;" in text and "As &lt;i&gt;mine sees it." in text
 
 
 @pytest.mark.parametrize(

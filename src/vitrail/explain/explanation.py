@@ -53,6 +53,7 @@ class Explanation:
     most: float | None  # and that entropy
     reconstruction: Reconstruction | None  # of a masked autoencoder
     cells: dict[Grid, Grid]  # by grid, the pixels that one of its cells stands for
+    model: str = ""  # its name, where it has one
 
     def __repr__(self) -> str:
         """One line; the tensors are there by name."""
@@ -111,7 +112,8 @@ class Explanation:
         from vitrail.explain.page import document, section
 
         self.save_pictures(folder)
-        return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)]))
+        summary = f"As {self.model} sees it." if self.model else ""
+        return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)], summary))
 
     @cached_property
     def _png(self) -> bytes:
