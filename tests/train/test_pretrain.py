@@ -138,12 +138,18 @@ def test_a_folder_of_pictures_of_any_size_is_enough(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "no labels, 23 pictures to learn from, 2 to watch the loss on" in said
     assert "8 of 16 are seen" in said and "can't be read" in said
-    assert "(It has hardly learned anything yet: give it more epochs, or more pictures.)" in said
     assert set(rows(run.folder)[0]) == {"epoch", "train_loss", "lr", "images", "val_loss"}
     assert run.metrics.keys() == {"loss", "n"}
     model = vitrail.load(run, device="cpu").model
     assert model(torch.rand(2, 3, 8, 8)).mask.sum(1).tolist() == [8, 8]
     assert model(torch.rand(1, 3, 14, 6)).prediction.shape == (1, 21, 12)
+
+
+@pytest.mark.parametrize(("lr", "hardly"), [(1e-6, True), (1e-3, False)])
+def test_a_run_that_has_hardly_learned_anything_says_so(lr, hardly, tmp_path, capsys):
+    vitrail.pretrain(loose_pictures(tmp_path / "album"), out=tmp_path / "run", epochs=2, val=0.25, lr=lr, **SMALL)
+    words = "(It has hardly learned anything yet: give it more epochs, or more pictures.)"
+    assert (words in capsys.readouterr().out) is hardly
 
 
 def test_without_pictures_held_out_the_training_loss_is_all_there_is(tmp_path):
