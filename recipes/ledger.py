@@ -23,13 +23,11 @@ def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
     what the variants and those that they need tell today."""
     if not record.exists():
         return {}
-    found, now = json.loads(record.read_text()), versions(torch.device(device))
+    found = json.loads(record.read_text())
     if found["data"]["sha256"] != digest(data):
         raise SystemExit(f"{record} is about other pictures than {data}: name another folder with --out.")
-    if others := [
-        f"{key} is {now[key]} here and was {was}" for key, was in found["versions"].items() if now[key] != was
-    ]:
-        raise SystemExit(f"{record} was measured elsewhere ({'; '.join(others)}): name another folder with --out.")
+    if others := differing(found["versions"], device):
+        raise SystemExit(f"{record} was measured elsewhere ({others}): name other folders with --out and --work.")
     known: Rows = {}
     for variant in (variant for wave in study.order() for variant in wave):
         for row in (row for row in found["runs"] if row["variant"] == variant.name):
@@ -37,6 +35,22 @@ def known_rows(study: Study, record: Path, data: Path, device: str) -> Rows:
             if agrees(variant, row, data) and all((need.name, need.seed(row["seed"])) in known for need in needs):
                 known[variant.name, row["seed"]] = row
     return known
+
+
+def differing(was: dict[str, Any], device: str) -> str:
+    """What is another version, or other hardware, here; empty where all is the same."""
+    now = versions(torch.device(device))
+    return "; ".join(f"{key} is {now[key]} here and was {value}" for key, value in was.items() if now[key] != value)
+
+
+def keep_versions(work: Path, device: str) -> None:
+    """The runs in a folder are of one version and one machine: what is done, or half done, is taken for no other's."""
+    path = work / "versions.json"
+    if not path.exists() and not any(work.glob("*.parts")):
+        path.write_text(json.dumps(versions(torch.device(device))) + "\n")
+    others = differing(json.loads(path.read_text()), device) if path.exists() else "of which is not known"
+    if others:
+        raise SystemExit(f"{work} has runs of another version ({others}): name another folder with --work.")
 
 
 def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:

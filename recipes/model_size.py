@@ -13,7 +13,7 @@ RESNET = ("resnet18", "resnet34", "resnet50")
 
 STUDY = Study(
     name="model_size",
-    question="What does a larger model bring, ViT and ResNet, with so many images?",
+    question="What does a larger model bring?",
     variants=[
         Variant(
             f"vit-{more}{name}",

@@ -22,9 +22,11 @@ def small(study: Study) -> Study:
     at a run stays as it is. ResNets can't be made narrow, and are left out."""
     if study.without_data:
         raise SystemExit(f"{study.name} has no small form: it is about the cost of whole models.")
-    about = study.notes.replace("Tiny-ImageNet", "CIFAR-10")  # pictures of 64×64 would take four times as long
-    notes = f"{about} Small: {FEW:,} training images, models a third as wide and half as deep."
     kept = [variant for variant in study.variants if not variant.model.startswith("tv:")]
+    about = study.notes.replace("Tiny-ImageNet", "CIFAR-10")  # pictures of 64×64 would take four times as long
+    many = f"up to {FEW:,}" if any(variant.images for variant in kept) else f"{FEW:,}"
+    notes = f"{about} Small: {many} training images, models a third as wide and half as deep"
+    notes += "." if kept == study.variants else ", no ResNets."
     variants = [_small(variant) if variant.verb in TRAINED else variant for variant in kept]
     return replace(study, variants=variants, notes=notes, seeds=(0, 1, 2), data="cifar10.npz")
 
@@ -34,19 +36,21 @@ def _small(variant: Variant) -> Variant:
     options["batch_size"] = max(8, options["batch_size"] // 4) if "batch_size" in options else 128
     model = variant.model.replace("mini8", "mini4")
     whole = model_settings(model, **variant.settings)
-    width = max(32, whole.width // 96 * 32)
-    settings = variant.settings | {"width": width, "depth": (whole.depth + 1) // 2, "heads": width // 32}
-    found = replace(variant, options=options, model=model, settings=settings, images=FEW)
+    width, depth = max(32, whole.width // 96 * 32), (whole.depth + 1) // 2
+    settings = variant.settings | {"width": width, "depth": depth, "heads": width // 32}
+    name = variant.name.replace(f"{whole.width}×{whole.depth}", f"{width}×{depth}")
+    found = replace(variant, name=name, options=options, model=model, settings=settings, images=FEW)
     return _fewer(found, variant.images) if variant.images else found
 
 
 def _fewer(variant: Variant, images: int) -> Variant:
     """Of a part of the images a tenth, also where it is said: in the name, on the axis, in that of the run it needs."""
     few = images * FEW // ALL
-    said = {key: value.replace(f"-{images}", f"-{few}") if str(value).startswith("run:") else value
-            for key, value in variant.options.items()}  # fmt: skip
-    return replace(variant, name=variant.name.replace(f"-{images}", f"-{few}"), options=said, images=few,
-                   x=few if variant.x == images else variant.x)  # fmt: skip
+    options = {key: value.replace(f"-{images}", f"-{few}") if str(value).startswith("run:") else value
+               for key, value in variant.options.items()}  # fmt: skip
+    options["batch_size"] = min(options["batch_size"], few // 4)  # as the whole study has it: steps enough in an epoch
+    name, x = variant.name.replace(f"-{images}", f"-{few}"), few if variant.x == images else variant.x
+    return replace(variant, name=name, options=options, images=few, x=x)
 
 
 def toy(study: Study) -> Study:

@@ -27,7 +27,7 @@ import measure
 import numpy as np
 import scales
 import torch
-from ledger import Rows, known_rows, record, show, to_do
+from ledger import Rows, keep_versions, known_rows, record, show, to_do
 from variants import Study, Variant
 
 import vitrail
@@ -173,6 +173,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {variant.options or ''}")
         return None
     work.mkdir(parents=True, exist_ok=True)
+    keep_versions(work, asked.device)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)

@@ -148,7 +148,7 @@ def test_a_rare_class_is_found_when_classes_are_balanced(tmp_path, balance):
         run = vitrail.train(tmp_path / "data", out=tmp_path / choice, balance=choice, **options)
         chances = vitrail.load(run, device="cpu").probabilities(sorted((tmp_path / "data").rglob("*.png")))
         said[choice] = chances[:, 0].mean().item()  # of "rare", over all pictures
-    assert said["none"] < 0.25 and 0.3 < said[balance] < 0.7
+    assert said["none"] < 0.25 and 0.35 < said[balance] < 0.65
 
 
 # From weights.

@@ -9,7 +9,7 @@ from torch import Tensor
 from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, blocks, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
-from vitrail.doctor.traces import as_drawn, as_initialised, gain_distance, is_zero, patches_as_drawn
+from vitrail.doctor.traces import as_drawn, as_initialised, gain_distance, is_zero
 from vitrail.models import SwinSettings
 from vitrail.models.layers import PatchEmbed, ceil_div
 from vitrail.models.tuning import tuning_of
@@ -133,7 +133,7 @@ def _fresh_parts(body: Any, long_trained: bool, normed: bool) -> list[str]:
     """Of a model that has seen a few steps only, what is still close to its start is no surprise."""
     parts = []
     patch: PatchEmbed = body.patch
-    if (long_trained or patch.bias is None or is_zero(patch.bias)) and patches_as_drawn(patch):
+    if (long_trained or patch.bias is None or is_zero(patch.bias)) and as_drawn(patch.weight):
         parts.append("the patch embedding")
     last = body.norm if getattr(body, "norm", None) is not None else getattr(body, "norm_pool", None)
     if normed and last is not None and as_initialised(last):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.deformable import DeformableAttention, centres
-from vitrail.models.layers import DropPath, ceil_div, init_small, pad_to_multiple
+from vitrail.models.layers import DropPath, ceil_div, init_weights, pad_to_multiple
 from vitrail.models.position import Grid
 from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, Pyramid, resample
 from vitrail.models.vit import VisionTransformer
@@ -183,7 +183,7 @@ class ViTAdapter(Pyramid):
 
 
 def _init(module: nn.Module) -> None:
-    init_small(module)
+    init_weights(module)
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if module.bias is not None:

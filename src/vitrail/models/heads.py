@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.attention import attend
-from vitrail.models.layers import MLP, SMALL
+from vitrail.models.layers import MLP
 
 
 class AttentionPool(nn.Module):
@@ -14,12 +14,19 @@ class AttentionPool(nn.Module):
     def __init__(self, width: int, heads: int, mlp_width: int, activation: str, norm_eps: float):
         super().__init__()
         self.heads = heads
-        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, width), std=width**-0.5))
+        self.query = nn.Parameter(torch.empty(1, 1, width))
         self.q = nn.Linear(width, width)
         self.kv = nn.Linear(width, 2 * width)
         self.proj = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, mlp_width, activation)
+
+    def reset_parameters(self) -> None:
+        """Xavier's, as in SigLIP. Nothing goes past this attention: where matrices of σ = 0.02 shrink a block's update,
+        which is added to what is there, here they would shrink all that the classifier is given."""
+        nn.init.trunc_normal_(self.query, std=self.query.shape[-1] ** -0.5)
+        for layer in (self.q, self.kv, self.proj, self.mlp.fc1, self.mlp.fc2):
+            nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:  # B N D -> B D
         b, _, d = tokens.shape
@@ -44,12 +51,6 @@ class Head(nn.Module):
             x = self.hidden(x)
             x = torch.tanh(x) if self.activation == "tanh" else F.gelu(x)
         return x if self.output is None else self.output(x)
-
-
-def init_classifiers(model: nn.Module) -> None:
-    """So that at first every class is about as likely as another."""
-    for layer in classifiers(model):
-        nn.init.trunc_normal_(layer.weight, std=SMALL)
 
 
 def classifiers(model: nn.Module) -> list[nn.Linear]:

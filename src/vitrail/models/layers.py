@@ -80,7 +80,6 @@ def join_patches(patches: Tensor) -> Tensor:
     return patches.permute(0, 3, 1, 4, 2, 5).reshape(b, c, h * p, w * q)
 
 
-SMALL = 0.02  # deviation of tables, tokens and classifiers before training
 CPU_ROWS = 3136  # tokens at a time for inference on a CPU, so that what lies between the two layers stays in the cache
 
 
@@ -147,24 +146,12 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def init_small(module: nn.Module) -> None:
-    """σ = 0.02 for every matrix, zero for every bias, as Swin and what stands around a backbone were published. For
-    `Module.apply`."""
+def init_weights(module: nn.Module) -> None:
+    """Truncated normal, σ = 0.02, for every matrix; zero for every bias. For `Module.apply`."""
     if isinstance(module, nn.Linear | nn.Conv2d | PatchEmbed):
-        nn.init.trunc_normal_(module.weight, std=SMALL)
+        nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def init_weights(module: nn.Module) -> None:
-    """Of a ViT, as the paper's own code begins: patches are as large as their pixels, and matrices have Xavier's
-    deviation. At a width of 768 that is about 0.02; in the narrow models that are trained from scratch 0.02 would leave
-    patches far smaller than the waves of their positions, and blocks that hardly speak (docs/studies.md)."""
-    init_small(module)
-    if isinstance(module, PatchEmbed):
-        nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
-    elif isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=(2 / (module.in_features + module.out_features)) ** 0.5)
 
 
 def bilinear(x: Tensor, size: tuple[int, int]) -> Tensor:

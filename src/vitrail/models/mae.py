@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Layout
 from vitrail.models.checks import is_number
-from vitrail.models.layers import SMALL, cut_patches, init_weights, join_patches, pad_to_multiple
+from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
 from vitrail.models.position import Grid, SinCosPosition
 from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
 
@@ -93,7 +93,6 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_norm = nn.LayerNorm(s.decoder_width, eps=s.norm_eps)
         self.decoder_predict = nn.Linear(s.decoder_width, p * q * s.channels)
         self.apply(init_weights)
-        nn.init.trunc_normal_(self.decoder_predict.weight, std=SMALL)  # it begins by painting nothing
 
     @property
     def gradient_checkpointing(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Rotary
-from vitrail.models.layers import SMALL, exporting
+from vitrail.models.layers import exporting
 
 Grid = tuple[int, int]
 
@@ -77,7 +77,7 @@ class LearnedPosition(Position):
         super().__init__(rule)
         self.grid, self.prefix_rows = grid, prefix_rows
         self.table = nn.Parameter(torch.empty(1, prefix_rows + grid[0] * grid[1], width))
-        nn.init.trunc_normal_(self.table, std=SMALL)
+        nn.init.trunc_normal_(self.table, std=0.02)
 
     def add(self, patches: Tensor) -> Tensor:
         table = self.table[0, self.prefix_rows :].unflatten(0, self.grid)
@@ -129,8 +129,8 @@ class FactorisedPosition(Position):
         super().__init__(rule)
         self.rows = nn.Parameter(torch.empty(grid[0], width))
         self.columns = nn.Parameter(torch.empty(grid[1], width))
-        nn.init.trunc_normal_(self.rows, std=SMALL)
-        nn.init.trunc_normal_(self.columns, std=SMALL)
+        nn.init.trunc_normal_(self.rows, std=0.02)
+        nn.init.trunc_normal_(self.columns, std=0.02)
 
     def add(self, patches: Tensor) -> Tensor:
         h, w = patches.shape[1:3]
@@ -150,7 +150,7 @@ class RelativePosition(Position):
         self.grid, self.prefix_tokens = grid, prefix_tokens
         offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
         self.table = nn.Parameter(torch.empty(offsets + (3 if prefix_tokens else 0), heads))
-        nn.init.trunc_normal_(self.table, std=SMALL)
+        nn.init.trunc_normal_(self.table, std=0.02)
 
     def bias(self, grid: Grid) -> Tensor:
         shape = (2 * self.grid[0] - 1, 2 * self.grid[1] - 1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.deformable import centres
 from vitrail.models.heads import Head
-from vitrail.models.layers import bilinear, ceil_div, init_small
+from vitrail.models.layers import bilinear, ceil_div, init_weights
 from vitrail.models.position import Grid
 from vitrail.models.swin import SwinSettings, SwinTransformer
 from vitrail.models.vit import VisionTransformer, ViTSettings
@@ -52,8 +52,8 @@ class SwinPyramid(Pyramid):
         widths = [settings.width * 2**i for i in range(4)]
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths)
         self.laterals = nn.ModuleList(nn.Linear(width, channels) for width in widths)
-        self.norms.apply(init_small)
-        self.laterals.apply(init_small)
+        self.norms.apply(init_weights)
+        self.laterals.apply(init_weights)
 
     def pyramid(self, x: Tensor) -> Maps:
         depths = self.model.settings.depths

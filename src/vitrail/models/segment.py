@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.dense import SegmenterSettings
-from vitrail.models.layers import bilinear, init_small
+from vitrail.models.layers import bilinear, init_weights
 from vitrail.models.position import Grid
 from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, drop_classifier, make_pyramid
 from vitrail.models.swin import SwinSettings, SwinTransformer
@@ -180,6 +180,6 @@ def conv(wide: int, narrow: int, kernel: int, norm: str) -> nn.Sequential:
 
 
 def _init(module: nn.Module) -> None:
-    init_small(module)
+    init_weights(module)
     if isinstance(module, nn.Conv2d) and module.bias is None:  # inside; the classifiers stay near zero
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

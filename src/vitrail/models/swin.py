@@ -19,12 +19,11 @@ from vitrail.models.heads import Head
 from vitrail.models.layers import (
     ACTIVATIONS,
     MLP,
-    SMALL,
     DropPath,
     PatchEmbed,
     ceil_div,
     drop_path_rates,
-    init_small,
+    init_weights,
     open_size,
 )
 from vitrail.models.position import RULES, Grid, relative_index, resize_grid
@@ -102,7 +101,7 @@ class RelativeBias(nn.Module):
         super().__init__()
         self.window = window
         self.table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), heads))
-        nn.init.trunc_normal_(self.table, std=SMALL)
+        nn.init.trunc_normal_(self.table, std=0.02)
         self.reset_buffers(torch.get_default_device())
 
     def reset_buffers(self, device: torch.device | str) -> None:
@@ -236,7 +235,7 @@ class SwinTransformer(nn.Module):
         last = s.width * 2 ** (len(s.depths) - 1)
         self.norm = nn.LayerNorm(last, eps=s.norm_eps)
         self.head = Head(last, s.num_classes)
-        self.apply(init_small)
+        self.apply(init_weights)
         if s.version == 2:
             # Branches end in a norm whose gain starts at zero, so that training starts from the identity.
             for block in self.blocks:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.attention import Attention, Layout, Rotary
 from vitrail.models.checks import check_settings
-from vitrail.models.layers import MLP, SMALL
+from vitrail.models.layers import MLP
 
 KINDS = ("full", "head", "adapter", "lora", "prompt", "bias")
 PARTS = {"adapter": ".adapter.", "lora": ".lora_", "prompt": ".prompts"}  # what the names of their weights have in them
@@ -154,7 +154,7 @@ def add_parts(model: nn.Module, tuning: Tuning) -> None:
             weight = attention.qkv.weight
             attention.__class__ = PromptedAttention
             prompts = torch.empty(tuning.tokens, weight.shape[1], device=weight.device, dtype=weight.dtype)
-            attention.prompts = nn.Parameter(nn.init.trunc_normal_(prompts, std=SMALL))
+            attention.prompts = nn.Parameter(nn.init.trunc_normal_(prompts, std=0.02))
 
 
 def take_parts(model: nn.Module) -> None:

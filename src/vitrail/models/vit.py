@@ -17,11 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Layout, Rotary
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
-from vitrail.models.heads import AttentionPool, Head, init_classifiers
+from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
     ACTIVATIONS,
     MLP,
-    SMALL,
     DropPath,
     LayerScale,
     PatchEmbed,
@@ -215,7 +214,8 @@ class VisionTransformer(nn.Module):
         self.head = Head(s.width, s.num_classes, hidden, s.head_bias)
         self.head_distillation = Head(s.width, s.num_classes) if s.distillation_token else None
         self.apply(init_weights)
-        init_classifiers(self)
+        if self.pool_attention is not None:
+            self.pool_attention.reset_parameters()
         if s.tuning is not None:
             add_parts(self, s.tuning)
 
@@ -326,4 +326,4 @@ class VisionTransformer(nn.Module):
 
 
 def learned_token(count: int, width: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, width), std=SMALL))
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, width), std=0.02))
