@@ -152,6 +152,25 @@ def test_a_head_that_was_never_trained_is_a_warning():
     assert [(finding.severity, finding.code) for finding in check("weights", model)] == [("warn", "head_new")]
 
 
+@pytest.mark.parametrize("deviation", [0.02, 192**-0.5])  # the second beside sines and cosines: 3×8×8 numbers a patch
+def test_patches_that_were_never_trained_are_a_fault(deviation):
+    model = trained()
+    assert model.patch.weight[0].numel() == 192
+    torch.nn.init.trunc_normal_(model.patch.weight, std=deviation)
+    model.patch.bias.data.zero_()
+    (found,) = check("weights", model)
+    assert found.code == "half_loaded" and "the patch embedding" in found.seen
+
+
+def test_trained_patches_may_be_as_large_as_they_began():
+    model = trained()
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data *= 1.2  # as after long training
+    torch.nn.init.trunc_normal_(model.patch.weight, std=192**-0.5)
+    assert model.patch.bias.any() and [finding.severity for finding in check("weights", model)] == ["ok"]
+
+
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 

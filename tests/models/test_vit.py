@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.models.restatements import attention, class_logits, image, linear, mlp, norm, randomised, vit_tokens
-from vitrail.models import create_model
+from vitrail.models import MaskedAutoencoder, create_model
 from vitrail.models.vit import VisionTransformer, ViTSettings
 
 TINY = {"image_size": (12, 20), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}  # grid 3×5
@@ -251,6 +251,15 @@ def test_a_fresh_model_has_weights_of_deviation_0_02_and_zero_biases():
             n = p.numel()  # five standard errors
             assert abs(p.std().item() - 0.02) < 0.02 * 5 / (2 * n) ** 0.5, name
             assert abs(p.mean().item()) < 0.02 * 5 / n**0.5, name
+
+
+@pytest.mark.parametrize(("position", "size"), [("sincos", 1.0), ("sincos1d", 1.0), ("learned", 0.02 * 48**0.5)])
+def test_beside_waves_patches_begin_as_large_as_their_pixels(position, size):
+    torch.manual_seed(0)
+    shape = {"image_size": (32, 32), "patch_size": (4, 4), "width": 64, "depth": 1, "heads": 2, "position": position}
+    decoder = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 1}
+    for model in (VisionTransformer(**shape), MaskedAutoencoder(**shape, **decoder).encoder):
+        assert model.patch(torch.randn(8, 3, 32, 32)).std().item() == pytest.approx(size, rel=0.1)
 
 
 @pytest.mark.parametrize("changes", [{"qk_norm": True}, {"position": "rotary"}, {"position": "relative"}], ids=str)

@@ -130,10 +130,12 @@ def weights(patient: Patient) -> Iterator[Finding]:
 
 
 def _fresh_parts(body: Any, long_trained: bool, normed: bool) -> list[str]:
-    """Of a model that has seen a few steps only, what is still close to its start is no surprise."""
+    """Of a model that has seen a few steps only, what is still close to its start is no surprise. Long training takes
+    patches away from σ = 0.02; where they began as large as their pixels it may not, and only the bias tells."""
     parts = []
     patch: PatchEmbed = body.patch
-    if (long_trained or patch.bias is None or is_zero(patch.bias)) and as_drawn(patch.weight):
+    large = is_zero(patch.bias) and as_drawn(patch.weight, patch.weight[0].numel() ** -0.5)
+    if large or ((long_trained or patch.bias is None or is_zero(patch.bias)) and as_drawn(patch.weight)):
         parts.append("the patch embedding")
     last = body.norm if getattr(body, "norm", None) is not None else getattr(body, "norm_pool", None)
     if normed and last is not None and as_initialised(last):

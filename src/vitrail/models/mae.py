@@ -93,6 +93,7 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_norm = nn.LayerNorm(s.decoder_width, eps=s.norm_eps)
         self.decoder_predict = nn.Linear(s.decoder_width, p * q * s.channels)
         self.apply(init_weights)
+        self.encoder.reset_patches()
 
     @property
     def gradient_checkpointing(self) -> bool:

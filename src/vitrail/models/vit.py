@@ -214,10 +214,17 @@ class VisionTransformer(nn.Module):
         self.head = Head(s.width, s.num_classes, hidden, s.head_bias)
         self.head_distillation = Head(s.width, s.num_classes) if s.distillation_token else None
         self.apply(init_weights)
+        self.reset_patches()
         if self.pool_attention is not None:
             self.pool_attention.reset_parameters()
         if s.tuning is not None:
             add_parts(self, s.tuning)
+
+    def reset_patches(self) -> None:
+        """Beside sines and cosines, which have a size of 0.7 and keep it, patches begin as large as their pixels; from
+        σ = 0.02 those of 4×4 pixels would be a fifth as large, and three to four points of accuracy were lost."""
+        if "sincos" in self.settings.position:
+            nn.init.trunc_normal_(self.patch.weight, std=self.patch.weight[0].numel() ** -0.5)
 
     @property
     def prefix_tokens(self) -> int:
