@@ -155,16 +155,18 @@ def _apart(xs: list[float], logarithmic: bool) -> list[float]:
 def main(arguments: list[str] | None = None) -> list[Path]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="*")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures")
+    parser.add_argument("--out", type=Path, help="by default beside the record; of those in records/, docs/figures")
     asked = parser.parse_args(arguments)
     written = []
     for path in asked.records or sorted((ROOT / "records" / "studies").rglob("*.json")):
         found = json.loads(path.read_text())
         if "study" not in found or not points(found, found["figure"]):
             continue
-        asked.out.mkdir(parents=True, exist_ok=True)
+        ours = path.resolve().is_relative_to(ROOT / "records")
+        out = asked.out or (ROOT / "docs" / "figures" if ours else path.parent)
+        out.mkdir(parents=True, exist_ok=True)
         small = "_small" if found.get("scale") == "small" else ""
-        written.append(asked.out / f"study_{found['study']}{small}.png")
+        written.append(out / f"study_{found['study']}{small}.png")
         draw(found).savefig(written[-1])
         print(written[-1])
     return written

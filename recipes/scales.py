@@ -1,6 +1,6 @@
 """A study for a smaller machine: the same variants and the same question, with less of everything.
 
-`small` answers it on a CPU, from real pictures, in less than an hour; `toy` answers nothing, in seconds, and shows that
+`small` answers it on a CPU, from real pictures, in an hour or two; `toy` answers nothing, in seconds, and shows that
 all of it works.
 """
 

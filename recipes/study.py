@@ -179,6 +179,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
     found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.scale, known)
     show(found)
+    print(f"  Record: {before}; python recipes/plot.py {before} draws it.")
     return found
 
 

@@ -256,6 +256,9 @@ def class_indices(source: Source, predictor: Predictor) -> list[int]:
     numbered = all(name.isdigit() and int(name) < len(predictor.labels) for name in source.classes)
     if numbered and not any(label.isdigit() for label in labels):
         return [int(name) for name in source.classes]
+    if not predictor.labels:
+        name = predictor.name or "This model"
+        raise VitrailError(f"{name} has no classes to measure; it gives features: use --knn or --probe.")
     unknown = [name for name, index in zip(source.classes, found, strict=True) if index is None]
     raise VitrailError(
         f"{source.name} has classes that this model does not know: {some(unknown)}; it knows {some(predictor.labels)}."

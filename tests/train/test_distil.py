@@ -244,6 +244,9 @@ def test_a_teacher_is_measured_on_some_images_and_draws_nothing():
     images.weights, state = weighed, torch.get_rng_state()
     lines = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
     assert "on 1,500 validation images." in lines[0]  # every second
+    teacher.refitted = True
+    (line,) = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)[:1]
+    assert line.startswith(lines[0]) and "the figure flatters" in line
     assert images.numbers is numbers and images.weights is weighed
     assert torch.equal(torch.get_rng_state(), state) and not teacher.net.training
 

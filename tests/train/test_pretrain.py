@@ -72,6 +72,8 @@ def test_a_run_keeps_a_complete_autoencoder(run, data):
     assert predictor.embed(pictures).shape == (3, 64)
     with pytest.raises(VitrailError, match="has no classes to predict; it gives features"):
         predictor.predict(pictures)
+    with pytest.raises(VitrailError, match="has no classes to measure; it gives features"):
+        vitrail.evaluate(run, data)
     found = reconstruct(predictor.model, torch.rand(2, 3, 8, 12))  # another size and aspect ratio than it learned from
     assert found.painted.shape == (2, 3, 8, 12) and found.mask.sum().item() == 2 * 18
     assert run.metrics.keys() == {"loss", "knn_top1", "probe_top1", "n"} and run.metrics["n"] == 6
@@ -149,7 +151,8 @@ def test_a_folder_of_pictures_of_any_size_is_enough(tmp_path, capsys):
 def test_a_run_that_has_hardly_learned_anything_says_so(lr, hardly, tmp_path, capsys):
     vitrail.pretrain(loose_pictures(tmp_path / "album"), out=tmp_path / "run", epochs=10, val=0.25, lr=lr, **SMALL)
     words = "(It has hardly learned anything yet: give it more epochs, or more pictures.)"
-    assert (words in capsys.readouterr().out) is hardly
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert (words in capsys.readouterr().out) is (words[1:-1] in page) is hardly
 
 
 def test_without_pictures_held_out_the_training_loss_is_all_there_is(tmp_path):

@@ -41,6 +41,7 @@ class Teacher:
     weights: str  # digest
     figures: dict[str, Any] = field(default_factory=dict)  # what its own run measured
     named: bool = True  # does it say what its classes are?
+    refitted: bool = False  # did it learn, in the end, from what it had validated on?
 
     def __post_init__(self) -> None:
         self.net.eval().requires_grad_(False)
@@ -111,7 +112,7 @@ def load_teacher(
     figures = {name: metrics[name] for name in ("top1", "macro_f1", "map", "n") if name in metrics}
     return Teacher(
         source, checkpoint.name or "custom", model_from(checkpoint).to(device), pre, student, order,
-        digest(checkpoint.state), figures, labels is not None,
+        digest(checkpoint.state), figures, labels is not None, checkpoint.about.get("recipe", {}).get("refit") == "on",
     )  # fmt: skip
 
 
@@ -157,7 +158,9 @@ def how_good(teacher: Teacher, task: Classify, images: Images, group: Processes,
     score, chance, clearly = against_chance(logits, targets, task.multi_label)
     if np.isnan(score):  # none of the images has a label
         return []
-    lines = [f"Teacher: {SHORT[task.figure]} {score:.1%} on {plural(len(logits), 'validation image')}."]
+    flattered = ". It was refitted on all of its own images: if these are among them, the figure flatters"
+    on = plural(len(logits), "validation image") + (flattered if teacher.refitted else "")
+    lines = [f"Teacher: {SHORT[task.figure]} {score:.1%} on {on}."]
     if len(logits) >= FEWEST and len(targets.unique(dim=0)) > 1 and not clearly:
         lines.append(
             f"  Warning: that is not clearly better than chance ({chance:.1%}), so there is little to learn from it: "

@@ -41,6 +41,7 @@ from vitrail.train.work import Work
 from vitrail.whole import whole
 
 PICTURE, PICTURES = "reconstruction.png", "reconstructions"  # the latest, and all of them
+HARDLY = "It has hardly learned anything yet: give it more epochs, or more pictures."
 LOOKS = 20  # times that the run looks at pictures and neighbours
 SHOWN, MEASURED = 8, 32  # pictures drawn, and those that the expected loss is measured on
 KNOWN, ASKED = 10_000, 2_000  # images whose features are compared; after an epoch, those whose loss is measured
@@ -261,7 +262,7 @@ class Pretraining(Work):
             summary=f"{self.start.why} Learned from {images}, in {self.spent(seconds)}.",
             curves=history,
             problems=data_problems(self.samples, self.source.classes, unreadable, self.source.notes),
-            notes=[self.expected.sentence(self.recipe.norm_pix)],
+            notes=[self.expected.sentence(self.recipe.norm_pix), *([HARDLY] if self.hardly(figures) else [])],
             gallery=[*self.gallery()],
             **self.told(),
         )
@@ -276,13 +277,16 @@ class Pretraining(Work):
             with Image.open(path) as image:
                 yield f"After epoch {epoch}: original, masked, reconstructed.{lent}", thumbnail(image, 1000)
 
+    def hardly(self, figures: dict[str, Any]) -> bool:
+        return bool(figures) and figures["loss"] > 0.97 * self.expected.nothing
+
     def show_outcome(self, figures: dict[str, Any], history: list[dict[str, Any]], seconds: float) -> None:
         view = self.view
         view.line()
         if figures:
             view.line(f"Loss: {figures['loss']:.4f}{self.expected.beside}, on {figures['n']:,} held-out pictures")
-            if figures["loss"] > 0.97 * self.expected.nothing:
-                view.line("(It has hardly learned anything yet: give it more epochs, or more pictures.)")
+            if self.hardly(figures):
+                view.line(f"({HARDLY})")
         for key, name in NAMES.items():
             if key in figures:
                 view.line(f"{name}: {figures[key]:.1%}, of frozen features on {figures['n']:,} held-out pictures")
