@@ -17,6 +17,7 @@ from tests.odd_files import photograph, write_hard_folder
 from tests.train.support import make_folder, rows, small_options
 from vitrail.data.pictures import shrunk
 from vitrail.data.sources import open_source
+from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, create_model
 from vitrail.train.distributed import Processes
 from vitrail.train.images import read
@@ -152,6 +153,16 @@ def test_a_rare_class_is_found_when_classes_are_balanced(tmp_path, balance):
 
 
 # From weights.
+
+
+def test_a_model_named_beside_weights_has_to_be_theirs(run, data, tmp_path):
+    options = {"weights": run, "tune": "probe", "device": "cpu", "workers": 0}
+    with (
+        pytest.warns(match="vit_nano4 was not followed"),
+        pytest.raises(VitrailError, match=r"holds vit_nano2, not vit_nano4: leave --model out, or name other weights"),
+    ):
+        vitrail.train(data, model="vit_nano4", out=tmp_path / "other", **options)
+    assert vitrail.train(data, model="vit_nano2", out=tmp_path / "same", **options).folder.is_dir()
 
 
 def test_tuning_the_head_leaves_the_backbone_alone(run, data, tmp_path):

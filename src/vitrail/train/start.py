@@ -15,6 +15,7 @@ from vitrail.weights.adapter_file import base_of
 from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
 from vitrail.weights.shipped import CLASSIFIER, shipped
 
+SHAPE = ("arch", "width", "depth", "depths", "patch_size", "stem")  # of a model: fields of its settings
 TINY = 40  # pixels: what a model of photographs knows is of little use below
 
 
@@ -66,6 +67,8 @@ def start_model(
         if masked:
             checkpoint = encoder_of(checkpoint)
             why = f"Starts from the encoder in {weights}, a masked autoencoder: a new head on the mean of its patches."
+        if model is not None:
+            _check_asked(model, checkpoint, weights)
         # A head for the same labels is worth keeping; any other is solved for anew.
         same = checkpoint.labels == classes
         size = image_size or checkpoint.preprocessing.size
@@ -113,6 +116,15 @@ def _stem(settings: Any) -> str:
         return ""
     size = "×".join(map(str, settings.image_size))
     return f" Its first convolution is 3×3 without stride or pooling, for pictures of {size}."
+
+
+def _check_asked(model: str, checkpoint: Checkpoint, weights: str) -> None:
+    """A model that is named beside weights has to be of their shape."""
+    settings = (model_settings(model), checkpoint.settings)
+    asked, there = ([getattr(each, name, None) for name in SHAPE] for each in settings)
+    if asked != there:
+        holds = checkpoint.name or "another model"
+        raise VitrailError(f"{weights} holds {holds}, not {model}: leave --model out, or name other weights.")
 
 
 def set_drop_path(model: nn.Module, rate: float) -> nn.Module:

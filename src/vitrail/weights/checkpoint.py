@@ -85,8 +85,9 @@ def understand(
         raise VitrailError(f"{raw.path} is an adapter without its base; a whole model is needed here.")
     if HEADER in raw.metadata:
         checkpoint = _from_header(raw, facts or {})
-        if model and (entry := resolve(model)[0]).name != checkpoint.name:
-            checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {entry.name} was not followed."
+        name, asked = checkpoint.name or "", resolve(model)[0].name if model else ""
+        if asked and asked not in (name, name.removeprefix("mae_")):
+            checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {asked} was not followed."
         return checkpoint
     return _from_names(raw, model, facts or {}, supposed)
 
