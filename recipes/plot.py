@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 INK, MUTED, RULE = "#1d1f26", "#63666f", "#e2dfd7"
 COLOURS = ("#2f4fb0", "#b5475a", "#c08a1e", "#2b8a7c", "#7a5aa6")
 

@@ -173,7 +173,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {variant.options or ''}")
         return None
     work.mkdir(parents=True, exist_ok=True)
-    keep_versions(work, asked.device)
+    if asked.scale != "toy":
+        keep_versions(work, asked.device)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)

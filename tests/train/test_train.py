@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.images import read
 from vitrail.train.plan import Facts, fill, policy_of
 from vitrail.train.recipe import make_recipe
-from vitrail.train.start import suited
+from vitrail.train.start import _check_asked, suited
 from vitrail.weights import read_checkpoint, save_weights
 
 
@@ -157,12 +158,31 @@ def test_a_rare_class_is_found_when_classes_are_balanced(tmp_path, balance):
 
 def test_a_model_named_beside_weights_has_to_be_theirs(run, data, tmp_path):
     options = {"weights": run, "tune": "probe", "device": "cpu", "workers": 0}
-    with (
-        pytest.warns(match="vit_nano4 was not followed"),
-        pytest.raises(VitrailError, match=r"holds vit_nano2, not vit_nano4: leave --model out, or name other weights"),
-    ):
+    words = r"holds vit_nano2 \(patch_size \(2, 2\)\), not vit_nano4 \(patch_size \(4, 4\)\): leave --model out"
+    with pytest.warns(match="vit_nano4 was not followed"), pytest.raises(VitrailError, match=words):
         vitrail.train(data, model="vit_nano4", out=tmp_path / "other", **options)
     assert vitrail.train(data, model="vit_nano2", out=tmp_path / "same", **options).folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "words"),
+    [
+        ("tv:resnet18", "tv:resnet18", ""),  # whose stem its images have settled
+        ("tv:resnet18", "tv:resnet34", "arch resnet34"),
+        ("hybrid_mini4", "hybrid_mini4", ""),
+        (
+            "vit_mini4:width=64,heads=2,depth=1",
+            "vit_mini4",
+            r"width 64, depth 1\), not vit_mini4 \(width 192, depth 9\)",
+        ),
+        ("vit_nano2", "tv:resnet18", "arch None"),
+    ],
+)
+def test_only_what_shapes_a_model_is_compared_with_its_weights(there, asked, words, tmp_path):
+    path = vitrail.save_weights(vitrail.create_model(there, num_classes=3), tmp_path / "model.safetensors")
+    checkpoint = read_checkpoint(path)
+    with pytest.raises(VitrailError, match=words) if words else nullcontext():
+        _check_asked(asked, checkpoint, str(path))
 
 
 def test_tuning_the_head_leaves_the_backbone_alone(run, data, tmp_path):

@@ -15,7 +15,7 @@ from vitrail.weights.adapter_file import base_of
 from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
 from vitrail.weights.shipped import CLASSIFIER, shipped
 
-SHAPE = ("arch", "width", "depth", "depths", "patch_size", "stem")  # of a model: fields of its settings
+SHAPE = ("version", "width", "depth", "depths", "patch_size", "stem")  # of a transformer: fields of its settings
 TINY = 40  # pixels: what a model of photographs knows is of little use below
 
 
@@ -120,11 +120,17 @@ def _stem(settings: Any) -> str:
 
 def _check_asked(model: str, checkpoint: Checkpoint, weights: str) -> None:
     """A model that is named beside weights has to be of their shape."""
-    settings = (model_settings(model), checkpoint.settings)
-    asked, there = ([getattr(each, name, None) for name in SHAPE] for each in settings)
-    if asked != there:
+    asked, there = model_settings(model), checkpoint.settings
+    # Of a convolutional network the rest is settled by the size of its images.
+    names = ("arch",) if CNNSettings in (type(asked), type(there)) else SHAPE
+    pairs = {name: (getattr(there, name, None), getattr(asked, name, None)) for name in names}
+    other = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if other:
+        its, mine = (", ".join(f"{name} {pair[i]}" for name, pair in other.items()) for i in (0, 1))
         holds = checkpoint.name or "another model"
-        raise VitrailError(f"{weights} holds {holds}, not {model}: leave --model out, or name other weights.")
+        raise VitrailError(
+            f"{weights} holds {holds} ({its}), not {model} ({mine}): leave --model out, or name other weights."
+        )
 
 
 def set_drop_path(model: nn.Module, rate: float) -> nn.Module:

@@ -112,8 +112,12 @@ def load_teacher(
     figures = {name: metrics[name] for name in ("top1", "macro_f1", "map", "n") if name in metrics}
     return Teacher(
         source, checkpoint.name or "custom", model_from(checkpoint).to(device), pre, student, order,
-        digest(checkpoint.state), figures, labels is not None, checkpoint.about.get("recipe", {}).get("refit") == "on",
+        digest(checkpoint.state), figures, labels is not None, _refitted(checkpoint.about),
     )  # fmt: skip
+
+
+def _refitted(about: dict[str, Any]) -> bool:
+    return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
 
 
 def _check_classes(checkpoint: Checkpoint, source: str, classes: list[str], multi_label: bool) -> None:

@@ -86,7 +86,7 @@ def understand(
     if HEADER in raw.metadata:
         checkpoint = _from_header(raw, facts or {})
         name, asked = checkpoint.name or "", resolve(model)[0].name if model else ""
-        if asked and asked not in (name, name.removeprefix("mae_")):
+        if asked and asked not in (name, encoder := name.removeprefix("mae_"), f"vit_{encoder}"):
             checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {asked} was not followed."
         return checkpoint
     return _from_names(raw, model, facts or {}, supposed)
