@@ -1,4 +1,4 @@
-"""(b) How much data does a ViT need, beside a ResNet, and what does pre-training on the same pictures save?
+"""How much data does a ViT need, beside a ResNet, and what does pre-training on the same pictures save?
 
     python recipes/data_amount.py --data cifar10.npz --jobs 3
 

@@ -1,4 +1,4 @@
-"""(d) A hybrid as teacher, with convolutions in it: its hard answers, its soft ones, and none.
+"""A hybrid as teacher, with convolutions in it: its hard answers, its soft ones, and none.
 
 python recipes/distillation.py --data tiny_imagenet.npz --jobs 2
 """

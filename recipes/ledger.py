@@ -14,6 +14,7 @@ from variants import Study, Variant
 from vitrail.data.sources import open_source
 from vitrail.models.catalog import model_settings
 from vitrail.train.record import versions
+from vitrail.whole import whole
 
 Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
 
@@ -47,7 +48,8 @@ def keep_versions(work: Path, device: str) -> None:
     """The runs in a folder are of one version and one machine: what is done, or half done, is taken for no other's."""
     path = work / "versions.json"
     if not path.exists() and not any(work.glob("*.parts")):
-        path.write_text(json.dumps(versions(torch.device(device))) + "\n")
+        with whole(path) as unfinished:
+            unfinished.write_text(json.dumps(versions(torch.device(device))) + "\n")
     others = differing(json.loads(path.read_text()), device) if path.exists() else "of which is not known"
     if others:
         raise SystemExit(f"{work} has runs of another version ({others}): name another folder with --work.")
@@ -114,8 +116,8 @@ def record(
         (old := json.loads(path.read_text())).get(key) == found[key] for key in ("runs", "missing")
     ):
         return old  # nothing new: what it says of how it was made stays true
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    with whole(path) as unfinished:
+        unfinished.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return found
 
 

@@ -1,4 +1,4 @@
-"""(b) Accuracy against the size of the model, ViT and ResNet, on all of CIFAR-10.
+"""Accuracy against the size of the model, ViT and ResNet, on all of CIFAR-10.
 
 python recipes/model_size.py --data cifar10.npz --jobs 2
 """

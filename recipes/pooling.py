@@ -1,4 +1,4 @@
-"""(f) Class token, mean of the patches, or attention pooling.
+"""Class token, mean of the patches, or attention pooling.
 
 python recipes/pooling.py --data cifar10.npz --jobs 3
 """

@@ -1,4 +1,4 @@
-"""(a) What does a ViT lose without positions, and which kind serves it best?
+"""What does a ViT lose without positions, and which kind serves it best?
 
 python recipes/positions.py --data cifar10.npz --jobs 3
 """

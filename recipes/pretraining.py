@@ -1,4 +1,4 @@
-"""(c) A masked autoencoder first, then fine-tuning or a probe, against the same epochs from scratch.
+"""A masked autoencoder first, then fine-tuning or a probe, against the same epochs from scratch.
 
 python recipes/pretraining.py --data tiny_imagenet.npz --jobs 2
 """

@@ -1,4 +1,4 @@
-"""(e) Another resolution than in training: the position table as it is, resized, and resized and fine-tuned.
+"""Another resolution than in training: the position table as it is, resized, and resized and fine-tuned.
 
     python recipes/resolution.py --data cifar10.npz --jobs 3
 

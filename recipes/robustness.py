@@ -1,4 +1,4 @@
-"""(b) Test images that are shifted, scaled and rotated: what do ViT and ResNet mind, what does augmentation cure?
+"""Test images that are shifted, scaled and rotated: what do ViT and ResNet mind, what does augmentation cure?
 
 python recipes/robustness.py --data cifar10.npz --jobs 2
 """

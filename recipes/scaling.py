@@ -1,4 +1,4 @@
-"""(h) Time and memory of a training step against the image size, and the exponents.
+"""Time and memory of a training step against the image size, and the exponents.
 
 python recipes/scaling.py
 """

@@ -1,4 +1,4 @@
-"""(g) A convolutional stem, or conditional positions by convolution (CPVT), against the plain ViT.
+"""A convolutional stem, or conditional positions by convolution (CPVT), against the plain ViT.
 
 python recipes/stems.py --data cifar10.npz --jobs 3
 """

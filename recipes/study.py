@@ -31,6 +31,7 @@ from ledger import Rows, keep_versions, known_rows, record, show, to_do
 from variants import Study, Variant
 
 import vitrail
+from vitrail.whole import whole
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records" / "studies"
@@ -98,9 +99,8 @@ def run_one(
     row.setdefault("seconds", round(time.monotonic() - began, 1))
     if variant.x == "parameters":
         row["x"] = round(row["parameters"] / 1e6, 3)
-    temporary = kept.with_suffix(".part")
-    temporary.write_text(json.dumps(row, indent=1) + "\n")
-    temporary.replace(kept)
+    with whole(kept) as unfinished:
+        unfinished.write_text(json.dumps(row, indent=1) + "\n")
     return row
 
 
@@ -170,7 +170,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     print(f"{study.name}: {study.question} {len(todo)} runs to do{there}; {planned}.")
     if asked.list:
         for variant, seed in todo:
-            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {variant.options or ''}")
+            told = " ".join(f"{key}={value}" for key, value in variant.options.items())
+            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {told}".rstrip())
         return None
     work.mkdir(parents=True, exist_ok=True)
     if asked.scale != "toy":

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -291,9 +292,19 @@ def test_what_can_not_be_meant_is_one_sentence(options, sentence, data, tmp_path
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("vit_nano4", r"patch_size \(2, 2\)"), ("vit_nano2:position=rotary", "position sincos")],
+)
+def test_a_model_named_beside_an_autoencoder_has_to_be_its(model, words, run):
+    assert start_autoencoder(PretrainRecipe(weights=str(run.folder), model="vit_nano2"), 12, False).pretrained
+    with pytest.warns() if model == "vit_nano4" else nullcontext(), pytest.raises(VitrailError, match=words):
+        start_autoencoder(PretrainRecipe(weights=str(run.folder), model=model), 12, False)
+
+
 def test_bad_data_and_weights_are_one_sentence(data, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(VitrailError, match="is empty"):
+    with pytest.raises(VitrailError, match="is empty: expected pictures, in folders or not"):
         vitrail.pretrain(tmp_path / "empty", out=tmp_path / "run", **SMALL)
     with pytest.raises(VitrailError, match="Name the data: pictures in folders"):
         vitrail.pretrain(**SMALL)

@@ -24,7 +24,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.images import read
 from vitrail.train.plan import Facts, fill, policy_of
 from vitrail.train.recipe import make_recipe
-from vitrail.train.start import _check_asked, suited
+from vitrail.train.start import check_asked, suited
 from vitrail.weights import read_checkpoint, save_weights
 
 
@@ -176,13 +176,17 @@ def test_a_model_named_beside_weights_has_to_be_theirs(run, data, tmp_path):
             r"width 64, depth 1\), not vit_mini4 \(width 192, depth 9\)",
         ),
         ("vit_nano2", "tv:resnet18", "arch None"),
+        ("vit_nano2:position=rotary", "vit_nano2:position=rotary", ""),
+        ("vit_nano2", "vit_nano2:position=rotary", r"position learned\), not vit_nano2:position=rotary"),
+        ("vit_nano2:position=rotary", "vit_nano2", ""),  # which says nothing of positions
+        ("vit_nano2", "vit_nano2_distilled", "distillation_token False"),
     ],
 )
 def test_only_what_shapes_a_model_is_compared_with_its_weights(there, asked, words, tmp_path):
     path = vitrail.save_weights(vitrail.create_model(there, num_classes=3), tmp_path / "model.safetensors")
     checkpoint = read_checkpoint(path)
     with pytest.raises(VitrailError, match=words) if words else nullcontext():
-        _check_asked(asked, checkpoint, str(path))
+        check_asked(asked, checkpoint, str(path))
 
 
 def test_tuning_the_head_leaves_the_backbone_alone(run, data, tmp_path):

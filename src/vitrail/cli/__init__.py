@@ -50,7 +50,8 @@ def _run(arguments: list[str]) -> Any:
         return tyro.extras.subcommand_cli_from_dict(
             {verb: _verb(verb) for verb in VERBS},
             prog="vitrail",
-            description="Train, evaluate, use and ship Vision Transformers, from a folder of images.",
+            description="Train, evaluate, use and ship Vision Transformers, from a folder of images.\n"
+            "`vitrail COMMAND --help` has a command's options; `vitrail --version` says which Vitrail this is.",
             args=arguments,
             registry=registry(),
         )

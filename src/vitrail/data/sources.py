@@ -37,6 +37,8 @@ def open_pictures(data: str | Path) -> Source:
     """The same for learning without labels: they are taken where DATA has them, and a folder of pictures is enough."""
     check_there(data, "pretrain")
     path = Path(data).expanduser()
+    if path.is_dir() and not any(path.iterdir()):
+        raise VitrailError(f"The folder {data} is empty: expected pictures, in folders or not.")
     loose = open_loose(path, os.fspath(data)) if path.is_dir() and not shards.tars_in(path) else None
     source = loose or _opened(os.fspath(data))
     if not len(source):

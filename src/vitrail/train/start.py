@@ -68,7 +68,7 @@ def start_model(
             checkpoint = encoder_of(checkpoint)
             why = f"Starts from the encoder in {weights}, a masked autoencoder: a new head on the mean of its patches."
         if model is not None:
-            _check_asked(model, checkpoint, weights)
+            check_asked(model, checkpoint, weights, taught)
         # A head for the same labels is worth keeping; any other is solved for anew.
         same = checkpoint.labels == classes
         size = image_size or checkpoint.preprocessing.size
@@ -118,11 +118,13 @@ def _stem(settings: Any) -> str:
     return f" Its first convolution is 3×3 without stride or pooling, for pictures of {size}."
 
 
-def _check_asked(model: str, checkpoint: Checkpoint, weights: str) -> None:
-    """A model that is named beside weights has to be of their shape."""
+def check_asked(model: str, checkpoint: Checkpoint, weights: str, taught: bool = False) -> None:
+    """A model that is named beside weights has to be of their shape, and to have what its name says: vit_b16:pool=mean.
+    A student gets its distillation token either way."""
     asked, there = model_settings(model), checkpoint.settings
+    said = resolve(model)[1].keys() - {"image_size", "num_classes", *(["distillation_token"] if taught else [])}
     # Of a convolutional network the rest is settled by the size of its images.
-    names = ("arch",) if CNNSettings in (type(asked), type(there)) else SHAPE
+    names = ("arch",) if CNNSettings in (type(asked), type(there)) else (*SHAPE, *sorted(said.difference(SHAPE)))
     pairs = {name: (getattr(there, name, None), getattr(asked, name, None)) for name in names}
     other = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if other:

@@ -9,7 +9,7 @@ from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, bui
 from vitrail.models.catalog import model_settings
 from vitrail.models.mae import decoder_for
 from vitrail.train.pretrain.recipe import PretrainRecipe
-from vitrail.train.start import Start, suited
+from vitrail.train.start import Start, check_asked, suited
 from vitrail.weights import model_from, read_checkpoint
 
 
@@ -30,6 +30,8 @@ def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
         checkpoint = read_checkpoint(recipe.weights, recipe.model)
         if not isinstance(checkpoint.settings, MAESettings):
             raise VitrailError(f"{recipe.weights} is no masked autoencoder; --weights of pretrain continues one.")
+        if recipe.model is not None:
+            check_asked(recipe.model, checkpoint, recipe.weights)
         model = model_from(checkpoint, **changes).train()
         pre = model.preprocessing  # type: ignore[assignment]
         name, why = checkpoint.name or "mae", f"Goes on from {checkpoint.name or 'the model'} in {recipe.weights}."
