@@ -13,7 +13,7 @@ from variants import Study, Variant
 from vitrail.models.catalog import model_settings
 
 TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
-ALL, FEW = 50_000, 5_000  # training images of CIFAR-10, and of a small study
+ALL = {"cifar10.npz": 50_000, "tiny_imagenet.npz": 100_000}  # training images
 TRAINED = ("train", "pretrain")
 
 
@@ -23,29 +23,28 @@ def small(study: Study) -> Study:
     if study.without_data:
         raise SystemExit(f"{study.name} has no small form: it is about the cost of whole models.")
     kept = [variant for variant in study.variants if not variant.model.startswith("tv:")]
-    about = study.notes.replace("Tiny-ImageNet", "CIFAR-10")  # pictures of 64×64 would take four times as long
-    many = f"up to {FEW:,}" if any(variant.images for variant in kept) else f"{FEW:,}"
-    notes = f"{about} Small: {many} training images, models a third as wide and half as deep"
+    few = ALL[study.data] // 10
+    many = f"up to {few:,}" if any(variant.images for variant in kept) else f"{few:,}"
+    notes = f"{study.notes} Small: {many} training images, models a third as wide and half as deep"
     notes += "." if kept == study.variants else ", no ResNets."
-    variants = [_small(variant) if variant.verb in TRAINED else variant for variant in kept]
-    return replace(study, variants=variants, notes=notes, seeds=(0, 1, 2), data="cifar10.npz")
+    variants = [_small(variant, few) if variant.verb in TRAINED else variant for variant in kept]
+    return replace(study, variants=variants, notes=notes, seeds=(0, 1, 2))
 
 
-def _small(variant: Variant) -> Variant:
+def _small(variant: Variant, few: int) -> Variant:
     options = {key: value for key, value in variant.options.items() if key != "compile"}
     options["batch_size"] = max(8, options["batch_size"] // 4) if "batch_size" in options else 128
-    model = variant.model.replace("mini8", "mini4")
-    whole = model_settings(model, **variant.settings)
+    whole = model_settings(variant.model, **variant.settings)
     width, depth = max(32, whole.width // 96 * 32), (whole.depth + 1) // 2
     settings = variant.settings | {"width": width, "depth": depth, "heads": width // 32}
     name = variant.name.replace(f"{whole.width}×{whole.depth}", f"{width}×{depth}")
-    found = replace(variant, name=name, options=options, model=model, settings=settings, images=FEW)
+    found = replace(variant, name=name, options=options, settings=settings, images=few)
     return _fewer(found, variant.images) if variant.images else found
 
 
 def _fewer(variant: Variant, images: int) -> Variant:
     """Of a part of the images a tenth, also where it is said: in the name, on the axis, in that of the run it needs."""
-    few = images * FEW // ALL
+    few = images // 10
     options = {key: value.replace(f"-{images}", f"-{few}") if str(value).startswith("run:") else value
                for key, value in variant.options.items()}  # fmt: skip
     options["batch_size"] = min(options["batch_size"], few // 4)  # as the whole study has it: steps enough in an epoch
@@ -76,7 +75,7 @@ def _toy(variant: Variant) -> Variant:
         settings = {**settings, "depth": 1, "width": 32, "heads": 2}
         settings |= {"patch_size": 1} if "stem" in settings else {}
         model = "vit_nano2"
-    images = None if variant.images is None else max(40, variant.images * TOY_TRAIN // ALL)
+    images = None if variant.images is None else max(40, variant.images * TOY_TRAIN // ALL["cifar10.npz"])
     return replace(variant, options=options, settings=settings, model=model, images=images)
 
 

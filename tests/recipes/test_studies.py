@@ -88,14 +88,14 @@ def test_a_small_study_asks_the_same_with_less_of_everything():
     for name in CHOSEN.keys() - {"scaling"}:
         whole = importlib.import_module(name).STUDY
         small, kept = scales.small(whole), [v for v in whole.variants if not v.model.startswith("tv:")]
-        assert small.seeds == (0, 1, 2) and "Tiny-ImageNet" not in small.notes and "50,000" not in small.question
+        assert small.seeds == (0, 1, 2) and small.data == whole.data and "50,000" not in small.question
         assert small.order()  # nothing needs what was left out, or what has another name now
         for one, other in zip(small.variants, kept, strict=True):
             if other.verb not in scales.TRAINED:
                 assert one == other
                 continue
             assert "compile" not in one.options and one.options.keys() >= other.options.keys() - {"compile"}
-            assert one.images == (other.images or 50_000) // 10
+            assert one.images == (other.images or {"cifar10": 50_000, "tiny_imagenet": 100_000}[whole.data[:-4]]) // 10
             assert one.options["batch_size"] <= (one.images // 4 if other.images else 256)
             assert one.x == (one.images if other.x and other.x == other.images else other.x)
             mine, its = (model_settings(variant.named, num_classes=10) for variant in (one, other))
