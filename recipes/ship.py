@@ -1,10 +1,11 @@
 """Puts a run into the package, as one of the models that ship inside.
 
-    python recipes/ship.py runs/tiny vitrail_tiny --record records/tiny_imagenet/tiny.json
+    python recipes/ship.py runs/tiny vitrail_tiny --record records/studies/distillation.json --image-size 96
     python recipes/ship.py runs/tiny-mae vitrail_tiny_mae
 
 Half precision, readable labels in place of WordNet's ids, and in the header the recipe and the figures, without a word
-about the machine. What it writes is read back, and must answer as the run does.
+about the machine. `--image-size` is what pictures are brought to before it looks at them, where that is not the size it
+learned from. What it writes is read back, and must answer as the run does; only then it takes the place of the last.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor
 from vitrail.weights.shipped import FOLDER, LARGEST
+from vitrail.whole import whole
 
 LABELS = Path(__file__).with_name("tiny_imagenet_labels.tsv")
 KEPT = ("task", "multi_label", "recipe", "data", "metrics", "teacher")  # of what a run says of itself
@@ -29,24 +31,24 @@ def readable(labels: list[str], table: Path = LABELS) -> list[str]:
     return [names.get(label, label) for label in labels]
 
 
-def ship(run: str | Path, name: str, record: str | None = None, folder: Path = FOLDER) -> Path:
+def ship(
+    run: str | Path, name: str, record: str | None = None, folder: Path = FOLDER, image_size: int | None = None
+) -> Path:
     """The file that was written."""
     if name not in LARGEST:
         raise VitrailError(f"{name} is none of the models that ship inside: {', '.join(LARGEST)}.")
-    whole = vitrail.load(run, device="cpu")
-    labels = readable(whole.labels) if whole.labels else None
-    about = {key: whole.about[key] for key in KEPT if key in whole.about} | ({"record": record} if record else {})
+    run_model = vitrail.load(run, device="cpu", image_size=image_size)
+    labels = readable(run_model.labels) if run_model.labels else None
+    about = {key: run_model.about[key] for key in KEPT if key in run_model.about}
+    about |= {"record": record} if record else {}
     path = folder / f"{name}.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
-    Predictor(whole.model, whole.preprocessing, labels, name, "cpu", about).save(path, half=True)
-    try:
-        if (size := path.stat().st_size) > LARGEST[name]:
+    with whole(path) as unfinished:
+        halved = Predictor(run_model.model, run_model.preprocessing, labels, name, "cpu", about)
+        halved.save(unfinished, half=True)
+        if (size := unfinished.stat().st_size) > LARGEST[name]:
             raise VitrailError(f"{name} takes {size / 1e6:.1f} MB, and {LARGEST[name] / 1e6:g} MB is the limit.")
-        if (found := difference(whole, vitrail.load(path, device="cpu"))) > 0.02:
+        if (found := difference(run_model, vitrail.load(unfinished, device="cpu"))) > 0.02:
             raise VitrailError(f"{name} answers otherwise than the run, by {found:.3f} of what it says.")
-    except VitrailError:
-        path.unlink()
-        raise
     print(f"{path}: {size / 1e6:.2f} MB; its answers differ from the run's by at most {found:.1e} of their size.")
     return path
 
@@ -65,9 +67,10 @@ if __name__ == "__main__":
     parser.add_argument("run")
     parser.add_argument("name", choices=LARGEST)
     parser.add_argument("--record", help="the record of its figures, a path in this repository")
+    parser.add_argument("--image-size", type=int, help="that pictures are brought to; by default the run's")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     asked = parser.parse_args()
     try:
-        ship(asked.run, asked.name, asked.record, asked.folder)
+        ship(asked.run, asked.name, asked.record, asked.folder, asked.image_size)
     except VitrailError as error:
         parser.exit(2, f"{error}\n")

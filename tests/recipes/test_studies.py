@@ -17,7 +17,7 @@ from variants import slug
 
 import vitrail
 from vitrail.models.catalog import model_settings
-from vitrail.train.recipe import make_recipe
+from vitrail.train.recipe import Recipe
 
 RECIPES = Path(study.__file__).parent
 # Of each study what is different about it: all variants would take a minute.
@@ -58,7 +58,7 @@ def test_all_variants_can_be_built_and_have_what_they_need(name):
         assert callable(getattr(measure, variant.measure)) and vars(scales._toy(variant))
         options = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
         if variant.verb == "train":
-            make_recipe(**options, teacher="x" if "teacher" in variant.options else None)
+            Recipe(**options, teacher="x" if "teacher" in variant.options else None)
 
 
 @pytest.mark.parametrize("name", CHOSEN)

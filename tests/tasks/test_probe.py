@@ -137,6 +137,12 @@ def test_features_that_are_no_numbers_are_one_sentence():
         solve_probe(x, one_hot(labels))
 
 
+def test_a_single_image_is_one_sentence():
+    x, labels = features(20)
+    with pytest.raises(VitrailError, match="learns from two images or more, and 1 can be read"):
+        solve_probe(x[:1], one_hot(labels)[:1])
+
+
 def test_nearest_neighbours_are_sklearns_with_weighted_votes():
     from sklearn import neighbors
 

@@ -28,6 +28,7 @@ from tests.train.test_distributed import together
 from vitrail import VitrailError
 from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.models import Preprocessing, create_model
+from vitrail.models.segment import Segmenter
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distil import BothHeads, Distil
 from vitrail.train.distributed import Processes
@@ -293,6 +294,12 @@ def test_a_run_says_how_it_learns_and_records_from_whom(data, teacher, tmp_path,
     assert predictor.about["recipe"]["teacher"] == "teacher"  # a name, not a place on this machine
 
 
+def test_where_the_blocks_are_frozen_a_token_would_learn_nothing(data, teacher, tmp_path, capsys):
+    options = {name: value for name, value in small_options().items() if name != "model"} | {"weights": teacher}
+    vitrail.train(data, **options, tune="head", epochs=1, out=tmp_path / "run", teacher=teacher)
+    assert "on its logits: a distillation token would have to learn, and with --tune head" in capsys.readouterr().out
+
+
 def test_a_student_without_a_class_token_learns_with_its_logits(data, teacher, tmp_path, capsys):
     options = small_options(model="tv:shufflenet_v2_x0_5", image_size=8, batch_size=24)
     run = vitrail.train(data, **options, epochs=1, out=tmp_path / "run", teacher=teacher, distill="soft", temperature=2)
@@ -433,5 +440,10 @@ def test_a_teacher_that_can_not_teach_this_is_one_sentence(data, teacher, tmp_pa
     )
     grey = save_weights(create_model("vit_nano2", num_classes=3, channels=1), tmp_path / "grey.safetensors")
     assert "sees pictures of 1 channels and the student of 3" in refused(teacher=grey)
+    dense = Segmenter(create_model("vit_nano2"), 3, "linear")
+    segmenter = save_weights(dense, tmp_path / "segmenter.safetensors", labels=CLASSES)
+    assert (
+        refused(teacher=segmenter) == f"The teacher {segmenter} is a segmenter or a detector: a classifier is needed."
+    )
     sentence = refused(teacher=teacher, tune="probe", weights=teacher, model=None)
     assert sentence == "--tune probe solves for a head from the labels alone: leave --teacher out."

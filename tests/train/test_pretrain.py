@@ -260,11 +260,14 @@ def test_the_plan_after_masking_is_the_papers_whatever_frozen_features_do():
     assert usual.lr is None and usual.epochs < full.epochs
 
 
-def test_pretraining_goes_on_from_an_autoencoder(run, data, tmp_path):
+def test_pretraining_goes_on_from_an_autoencoder(run, data, tmp_path, capsys):
     start = start_autoencoder(PretrainRecipe(weights=str(run.folder), mask_ratio=0.5), 12, False)
     assert start.model.settings.mask_ratio == 0.5 and start.pretrained and start.name == "mae_vit_nano2"
     kept = load_file(run.folder / "model.safetensors")
     assert all(torch.equal(tensor, kept[name]) for name, tensor in start.model.state_dict().items())
+    vitrail.pretrain(data, weights=run, epochs=1, device="cpu", workers=0, out=tmp_path / "more")
+    said = capsys.readouterr().out
+    assert "Without what it knows already the loss would start near" in said and "The loss starts" not in said
 
 
 # Refusals.

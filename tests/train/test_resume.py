@@ -171,6 +171,24 @@ def test_what_the_run_is_can_not_be_changed_on_the_way(data, tmp_path):
         vitrail.train(data, out=tmp_path / "none", resume=True)
 
 
+@pytest.mark.parametrize(("asked", "used"), [({}, 2), ({"micro_batch": 8}, 8), ({"micro_batch": 2}, 2)])
+def test_another_machine_may_take_more_images_at_a_time(data, tmp_path, monkeypatch, asked, used):
+    step, seen = loop.Trainer._step, []
+
+    def stopping(trainer, *args):
+        seen.append(trainer.micro_batch)
+        trainer.leave.asked = len(seen) == 3
+        return step(trainer, *args)
+
+    monkeypatch.setattr(loop.Trainer, "_step", stopping)
+    options = small_options(epochs=1, batch_size=8, micro_batch=2)
+    with pytest.raises(loop.Stopped):
+        vitrail.train(data, **options, out=tmp_path / "run")
+    begun = len(seen)
+    vitrail.train(out=tmp_path / "run", resume=True, device="cpu", **asked)
+    assert set(seen[:begun]) == {2} and set(seen[begun:]) == {used}
+
+
 def test_a_damaged_state_is_one_sentence(data, tmp_path):
     folder = tmp_path / "run"
     vitrail.train(data, **small_options(epochs=1, out=folder))

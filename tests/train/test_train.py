@@ -1,9 +1,11 @@
 """`vitrail.train` as a person uses it: from odd folders, tables and old weights to a run that others can use."""
 
 import csv
+import gc
 import html
 import json
 import re
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +24,10 @@ from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, create_model
 from vitrail.train.distributed import Processes
 from vitrail.train.images import read
+from vitrail.train.job import Job
+from vitrail.train.loop import Trainer
 from vitrail.train.plan import Facts, fill, policy_of
-from vitrail.train.recipe import make_recipe
+from vitrail.train.recipe import Recipe
 from vitrail.train.start import check_asked, suited
 from vitrail.weights import read_checkpoint, save_weights
 
@@ -201,7 +205,6 @@ def test_tuning_the_head_leaves_the_backbone_alone(run, data, tmp_path):
         workers=0,
         ema=0.5,
         lr=1e-2,
-        drop_path=0.3,
     )
     before, after = (vitrail.load(each, device="cpu").model.state_dict() for each in (run, tuned))
     state = torch.load(tuned.folder / "last.pt", weights_only=True)
@@ -295,10 +298,100 @@ def test_a_second_run_has_a_folder_of_its_own(data, tmp_path, monkeypatch, capsy
     assert "Those images also chose" not in capsys.readouterr().out  # nothing was chosen
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(data, tmp_path, monkeypatch, named):
+    """Both looked for a free folder, then read their pictures; the second one was the first to be done."""
+    monkeypatch.chdir(tmp_path)
+    options = small_options(epochs=0) | ({"out": Path("mine")} if named else {})
+    reading, others = Job.read, []
+
+    def slow(job):
+        reading(job)
+        if not others:
+            others.append(job)
+            others.append(vitrail.train(data, **options, seed=5))
+
+    monkeypatch.setattr(Job, "read", slow)
+    with pytest.raises(VitrailError, match="was taken by another run while this one read its pictures"):
+        vitrail.train(data, **options, seed=4)
+    record = json.loads((others[1].folder / "run.json").read_text())
+    assert record["recipe"]["seed"] == 5 and vitrail.load(others[1]).labels
+
+
+def test_options_beside_a_recipe_have_the_last_word(data, tmp_path):
+    recipe = Recipe(**small_options(epochs=0, out=tmp_path / "run", seed=3))
+    run = vitrail.train(data, recipe, seed=4)
+    record = json.loads((run.folder / "run.json").read_text())
+    assert record["recipe"]["seed"] == 4 and record["recipe"]["model"] == "vit_nano2"
+    with pytest.raises(VitrailError, match="'sede' is not an option of train"):
+        vitrail.train(data, recipe, sede=4)
+
+
+def test_a_batch_of_more_images_than_there_are_is_all_of_them_and_the_rate_is_for_that(data, tmp_path, capsys):
+    options = {name: value for name, value in small_options(epochs=1, batch_size=1024).items() if name != "lr"}
+    run = vitrail.train(data, **options, out=tmp_path / "run")
+    assert re.search(r"batch size +48  all images at once: there are no more", capsys.readouterr().out)
+    recipe, held_out = (json.loads((run.folder / "run.json").read_text())[key] for key in ("recipe", "samples"))
+    assert recipe["batch_size"] == 48 and held_out["train"].startswith("48 images")
+    assert recipe["lr"] == pytest.approx(2e-3 * (48 / 8) ** 0.5, rel=0.01)  # the usual batch of 60 images is 8
+
+
+def test_where_nothing_is_held_out_nothing_is_promised(data, run, tmp_path, capsys):
+    tuned = vitrail.train(data, weights=run, epochs=1, val=0, device="cpu", workers=0, out=tmp_path / "run")
+    assert re.search(r"refit +off  nothing is held out", capsys.readouterr().out)
+    assert not (tuned.folder / "again").exists()
+    own = tmp_path / "own"
+    for split in ("train", "val"):
+        make_folder(own / split, count=12)
+    with pytest.raises(VitrailError, match=r"own has a val/ of its own, so nothing is held out: leave --val out\."):
+        vitrail.train(own, **small_options(val=0.5))
+
+
+def test_what_is_frozen_is_not_dropped_and_the_plan_says_so():
+    facts = Facts(images=2_000, classes=10, pretrained=True, side=64)
+    for tune in ("head", "probe", "lora"):
+        recipe, why = fill(Recipe(tune=tune), facts)
+        assert recipe.drop_path == 0.0 and why["drop_path"] == "what is frozen is not to be dropped"
+        with pytest.raises(VitrailError, match=rf"--drop-path is for what learns, and with --tune {tune} the blocks"):
+            fill(Recipe(tune=tune, drop_path=0.3), facts)
+    assert fill(Recipe(), facts)[0].drop_path == 0.1
+
+
+def test_thresholds_of_several_labels_stay_with_the_weights_they_were_chosen_with():
+    facts = Facts(images=2_000, classes=10, pretrained=True, side=64)
+    assert fill(Recipe(), facts)[0].refit == "on"
+    recipe, why = fill(Recipe(), replace(facts, multi_label=True))
+    assert recipe.refit == "off" and why["refit"].startswith("the thresholds belong to the weights")
+    assert fill(Recipe(refit="on"), replace(facts, multi_label=True))[0].refit == "on"
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain"])
+def test_a_loop_and_its_memory_are_gone_when_it_is_done(data, tmp_path, monkeypatch, verb):
+    """Its optimizer's moments would lie beside those of the second time, on all images."""
+    there, running = [], Trainer.run
+
+    def watched(trainer, *args):
+        there.append((weakref.ref(trainer), sum(one() is not None for one, _ in there)))
+        return running(trainer, *args)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    small = {name: value for name, value in small_options(epochs=2).items() if name != "weights"}
+    start = vitrail.pretrain(data, **small, out=tmp_path / "start")
+    gc.disable()
+    try:
+        if verb == "train":
+            del small["model"]
+            vitrail.train(data, **small, weights=start, refit="on", out=tmp_path / "run")
+        assert [before for _, before in there] == [0] * len(there) and len(there) == (3 if verb == "train" else 1)
+        assert all(one() is None for one, _ in there)
+    finally:
+        gc.enable()
+
+
 def test_small_images_are_moved_and_the_plan_says_so():
     for side, moved in ((16, False), (32, True), (64, False)):
         facts = Facts(images=20_000, classes=10, pretrained=False, side=side)
-        recipe, why = fill(make_recipe(), facts)
+        recipe, why = fill(Recipe(), facts)
         policy = policy_of(recipe, (side, side))
         assert (policy.border > 0) == moved == ("moved, not cropped" in why["augment"])
         assert policy.scale == (1.0, 1.0) or not moved

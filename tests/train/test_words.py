@@ -1,9 +1,13 @@
 """What a run says before it begins, and when it is over."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from vitrail.train.recipe import concerning, make_recipe
+from tests.train.support import SMALL, make_folder
+from vitrail.train.recipe import Recipe, concerning
 from vitrail.train.view import View
 from vitrail.train.words import kept, show_uncompiled
 from vitrail.train.work import COMPILE_FROM, worth_compiling
@@ -21,6 +25,17 @@ from vitrail.train.work import COMPILE_FROM, worth_compiling
 )
 def test_a_long_run_on_a_gpu_is_worth_compiling(asked, device, steps, worth):
     assert worth_compiling(asked, torch.device(device), steps) == worth
+
+
+def test_what_can_not_be_compiled_is_said_before_a_folder_is_made(tmp_path):
+    """Without a compiler on the path, in a process of its own: this one may have found one already."""
+    data = make_folder(tmp_path / "data", count=12)
+    words = [sys.executable, "-m", "vitrail", "train", str(data), *SMALL, "--compile", "on", "--out", "run"]
+    place = {"HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "PATH": ""}
+    done = subprocess.run(words, cwd=tmp_path, env=place, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "--compile on can't be had here (" in done.stderr and "install a C++ compiler" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_where_nothing_can_be_built_one_line_says_what_to_install(capsys):
@@ -61,5 +76,5 @@ def test_what_is_kept_is_called_what_it_is(best, solved, words):
     ],
 )
 def test_a_recipe_is_told_without_what_is_of_other_runs(options, there, absent):
-    told = concerning(make_recipe(**options)).keys()
+    told = concerning(Recipe(**options)).keys()
     assert there <= told and not absent & told

@@ -172,7 +172,7 @@ def test_the_demo_shows_photographs_to_it(inside, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.data
-def test_it_knows_half_of_the_photographs_of_its_classes(real_data):
+def test_it_knows_more_than_half_of_the_photographs_of_its_classes(real_data):
     """Whole photographs of 256 pixels and more, not the 64×64 pictures that it learned from: one of each class whose
     name is the same here and there."""
     predictor, photographs = vitrail.load(device="cpu"), real_data / "imagenet_val_1k"
@@ -182,5 +182,5 @@ def test_it_knows_half_of_the_photographs_of_its_classes(real_data):
     found = predictor.probabilities([path for path, _ in pairs])
     truth = torch.tensor([index for _, index in pairs])
     assert len(pairs) > 150
-    assert (found.argmax(1) == truth).float().mean() > 0.45
-    assert (found.topk(5).indices == truth[:, None]).any(1).float().mean() > 0.65
+    assert (found.argmax(1) == truth).float().mean() > 0.53
+    assert (found.topk(5).indices == truth[:, None]).any(1).float().mean() > 0.78

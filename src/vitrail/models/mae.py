@@ -134,7 +134,7 @@ class MaskedAutoencoder(nn.Module):
         patches = patches.flatten(1, 2)
         ratio = self.settings.mask_ratio if mask_ratio is None else mask_ratio
         check_mask_ratio(ratio)
-        kept = max(1, int(h * w * (1 - ratio)))
+        kept = visible_patches(h * w, ratio)
         if noise is None:
             noise = torch.rand(b, h * w, device=x.device)
         order = noise.argsort(dim=1)
@@ -199,6 +199,11 @@ class MaskedAutoencoder(nn.Module):
 def check_mask_ratio(ratio: float) -> None:
     if not is_number(ratio) or not 0 <= ratio < 1:
         raise VitrailError(f"mask_ratio must be at least 0 and below 1, got {ratio!r}.")
+
+
+def visible_patches(patches: int, mask_ratio: float) -> int:
+    """How many of them the encoder is shown."""
+    return max(1, int(patches * (1 - mask_ratio)))
 
 
 def patch_statistics(patches: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,8 @@ def solve_probe(
     result takes them as they are. Images of one group, such as those of one person, are validated together.
     """
     features, targets = features.float(), targets.float().to(features.device)
+    if len(features) < 2:
+        raise VitrailError(f"A linear classifier learns from two images or more, and {len(features)} can be read.")
     if not features.isfinite().all():
         raise VitrailError("The model's features of some images are not finite: nothing can be learnt from them.")
     mean, std = features.mean(dim=0), features.std(dim=0).clamp_min(1e-6)

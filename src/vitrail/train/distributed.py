@@ -85,7 +85,12 @@ def processes(device: str | None) -> Iterator[Processes]:
             yield Processes(device=where)
         return
     if where.type == "cuda":
+        if where.index is not None:
+            raise VitrailError(f"--device {device} names one GPU, and torchrun gives each process its own: use cuda.")
         where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if where.index >= (gpus := torch.cuda.device_count()):
+            there = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+            raise VitrailError(f"{there} processes were started here for {gpus} GPUs: give torchrun as many of both.")
         torch.cuda.set_device(where)
     ours = not dist.is_initialized()
     if ours:

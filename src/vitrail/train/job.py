@@ -65,9 +65,7 @@ class Job(Work):
                 f"({self.start.why}) Name one with --weights."
             )
         self.pre = self.start.preprocessing
-        # What is frozen is not to be dropped.
-        rate = (recipe.drop_path or 0.0) if recipe.tune == "full" else 0.0
-        self.model = set_drop_path(self.start.model, rate).to(self.group.device)
+        self.model = set_drop_path(self.start.model, recipe.drop_path or 0.0).to(self.group.device)
         if recipe.tune in PARTS:
             tune(self.model, recipe.tune, **parts_of(recipe))
         if recipe.optimizer == "muon" and not self.again and not self.learning_matrices():
@@ -95,7 +93,7 @@ class Job(Work):
         if before != self.teacher.weights:
             raise VitrailError(f"The teacher {source} has other weights than when the run began: start a new run.")
         if not self.resumed and not self.again:
-            self.why = with_reasons(self.why, self.teacher, self.model)
+            self.why = with_reasons(self.why, self.teacher, self.model, recipe.tune)
         return Distil(
             task.classes, task.multi_label, task.smoothing, None, self.teacher, recipe.distill == "hard",
             recipe.alpha or 0.0, recipe.temperature or 1.0,

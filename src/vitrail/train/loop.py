@@ -102,7 +102,7 @@ class Trainer:
         rates = settings.lr, settings.weight_decay, settings.layer_decay
         self.optimizer = make_optimizer(model, settings.optimizer, *rates, settings.betas)
         alike = self.device.type == "cuda" and processes.count == 1 and not settings.varied
-        self.recorded = Recorded(self._update, self.optimizer.zero_grad, note) if alike else None
+        self.recorded = Recorded(self.optimizer.zero_grad, note) if alike else None
         self._suit_groups()
         self.batch_size = min(settings.batch_size, len(train.numbers))
         if self.batch_size < processes.count:
@@ -214,7 +214,10 @@ class Trainer:
         done = self.epoch * self.steps + self.step
         factor = rate_factor(done, settings.epochs * self.steps, round(settings.warmup * self.steps))
         set_rates(self.optimizer, settings.lr * factor)
-        done_and_norm = (self.recorded or self._update)(pixels, targets)
+        if self.recorded is not None:
+            done_and_norm = self.recorded(self._update, pixels, targets)
+        else:
+            done_and_norm = self._update(pixels, targets)
         self.processes.mean(self._statistics)
         if self.average is not None:
             self.average.update(self.model)
@@ -362,6 +365,7 @@ class Trainer:
             "history": self.history,
             "best": self.best,
             "micro_batch": self.micro_batch,
+            "micro_batch_asked": self.settings.micro_batch,
             "validated": self.validated,
         }
 
@@ -373,7 +377,8 @@ class Trainer:
             self.average.load_state_dict(state["average"])
         for name in ("epoch", "step", "sums", "history", "best", "validated"):
             setattr(self, name, state[name])
-        self.micro_batch = min(self.micro_batch, state["micro_batch"])
+        if self.settings.micro_batch == state.get("micro_batch_asked", self.settings.micro_batch):
+            self.micro_batch = min(self.micro_batch, state["micro_batch"])  # perhaps halved: memory had run out
 
     def save(self) -> None:
         self._saved = time.monotonic()

@@ -22,6 +22,7 @@ class Facts:
     layered: bool = True  # has it blocks that may learn at different rates?
     drops_paths: bool = True
     masked: bool = False  # are the weights those of a masked autoencoder, which has seen no labels?
+    multi_label: bool = False
 
 
 def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
@@ -41,10 +42,16 @@ def fill(recipe: Recipe, facts: Facts) -> tuple[Recipe, dict[str, str]]:
         chosen |= _distilling(recipe)
     if recipe.tune in RATES and facts.pretrained:
         chosen |= _cheaply(facts)
+    if recipe.tune != "full":
+        chosen["drop_path"] = (0.0, "what is frozen is not to be dropped")
+        if recipe.drop_path:
+            raise VitrailError(f"--drop-path is for what learns, and with --tune {recipe.tune} the blocks are frozen.")
     if recipe.task == "spoof":
         chosen |= _spoofing(facts, chosen["epochs"])
     else:
         recipe = replace(recipe, balance="none" if recipe.balance == "auto" else recipe.balance)
+    if facts.multi_label and chosen["refit"][0] == "on":
+        chosen["refit"] = ("off", "the thresholds belong to the weights that they were chosen with")
     if chosen["lr"][0] is not None:
         batch = chosen["batch_size"][0]
         chosen["lr"] = scaled(*chosen["lr"], recipe.batch_size or batch, MASKED if facts.masked else batch)
@@ -160,7 +167,6 @@ def _cheaply(facts: Facts) -> dict[str, tuple[Any, str]]:
     return {
         **{name: tuning[name] for name in ("epochs", "warmup", "lr", "augment", "mixup", "cutmix")},
         "layer_decay": (1.0, "what is added is new in every layer"),
-        "drop_path": (0.0, "what is frozen is not to be dropped"),
     }
 
 

@@ -156,13 +156,11 @@ MACHINE = {"out", "resume", "device", "workers", "cache", "wandb", "mlflow", "co
 MACHINE |= {"teacher"}  # its place; that it is the same one is checked by its weights
 
 
-def make_recipe(**options: Any) -> Recipe:
-    return made(Recipe, "train", options)
-
-
-def made(kind: type[R], verb: str, options: dict[str, Any]) -> R:
-    """From Python's arguments, with an error that names the nearest option."""
+def made(kind: type[R], verb: str, options: dict[str, Any], recipe: R | None = None) -> R:
+    """From Python's arguments, over what a recipe says, with an error that names the nearest option."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    if recipe is not None:
+        options = {name: getattr(recipe, name) for name in names} | options
     for name in options:
         if name not in names:
             raise VitrailError(f"{name!r} is not an option of {verb}.{nearest(name, names)}")
@@ -229,7 +227,7 @@ def from_dict(kind: type[R], values: dict[str, Any]) -> R:
 RANGES: dict[str, tuple[float, float | None]] = {
     "epochs": (0, None), "adapter_width": (1, None), "lora_rank": (1, None), "prompt_tokens": (1, None),
     "batch_size": (1, None), "image_size": (1, None), "micro_batch": (1, None),
-    "workers": (0, None), "seed": (0, None), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
+    "workers": (0, None), "seed": (0, 2**63 - 1), "lr": (0, None), "weight_decay": (0, None), "layer_decay": (0, 1),
     "warmup": (0, None), "drop_path": (0, 1), "flip": (0, 1), "mixup": (0, None), "cutmix": (0, None),
     "label_smoothing": (0, 1), "ema": (0, 1), "clip": (0, None), "val": (0, 0.9), "mask_ratio": (0.05, 0.95),
     "calm": (0, None), "alpha": (0, 1), "temperature": (0.01, None), "margin": (0, 3),

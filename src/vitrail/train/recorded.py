@@ -14,47 +14,49 @@ from vitrail.train.streams import stream
 WARM_UP = 3  # steps before the recording: what is compiled, measured or allocated on first use must be there
 
 
-class Recorded:
-    """`update(pixels, targets)`, which must do the same to the same memory on every call. What differs from call to
-    call (learning rates, the seed of the generator) has to lie in tensors or in the generator of the GPU. What can't be
-    recorded, for it waits for the GPU or asks the host, goes on step by step; `forget` clears what a half recorded
-    update has left."""
+Update = Callable[[Tensor, Tensor], Tensor]
 
-    def __init__(
-        self, update: Callable[[Tensor, Tensor], Tensor], forget: Callable[[], None], note: Callable[[str], None]
-    ):
-        self.update, self.forget, self.note, self.calls, self.fails = update, forget, note, 0, False
+
+class Recorded:
+    """Calls `update(pixels, targets)`, which must be the same one, and do the same to the same memory, on every call.
+    What differs from call to call (learning rates, the seed of the generator) has to lie in tensors or in the generator
+    of the GPU. What can't be recorded, for it waits for the GPU or asks the host, goes on step by step; `forget` clears
+    what a half recorded update has left. The update is not kept: a loop and its recorded step would hold each other,
+    and the memory of both."""
+
+    def __init__(self, forget: Callable[[], None], note: Callable[[str], None]):
+        self.forget, self.note, self.calls, self.fails = forget, note, 0, False
         self.graph: torch.cuda.CUDAGraph | None = None
         self.memory: tuple[Tensor, ...] = ()  # of what the graph reads and writes: pixels, targets, result
         self.stream = stream(torch.cuda.current_device(), "record")
 
-    def __call__(self, pixels: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, update: Update, pixels: Tensor, targets: Tensor) -> Tensor:
         self.calls += 1
         if self.graph is None and self.calls > WARM_UP and not self.fails:
-            self._record(pixels, targets)
+            self._record(update, pixels, targets)
         if self.graph is None or pixels.shape != self.memory[0].shape:
-            return self._aside(pixels, targets)
+            return self._aside(update, pixels, targets)
         for place, value in zip(self.memory, (pixels, targets), strict=False):
             place.copy_(value)
         self.graph.replay()
         return self.memory[2]
 
-    def _aside(self, pixels: Tensor, targets: Tensor) -> Tensor:
+    def _aside(self, update: Update, pixels: Tensor, targets: Tensor) -> Tensor:
         """On the stream that will be recorded: the gradients' memory belongs to the stream that asked for it first."""
         here = torch.cuda.current_stream()
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
-            result = self.update(pixels, targets)
+            result = update(pixels, targets)
         here.wait_stream(self.stream)
         return result
 
-    def _record(self, pixels: Tensor, targets: Tensor) -> None:
+    def _record(self, update: Update, pixels: Tensor, targets: Tensor) -> None:
         places = torch.empty_like(pixels), torch.empty_like(targets)
         graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state()
         try:
             # Other threads, such as the one that augments, go on meanwhile and may ask for memory.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                result = self.update(*places)
+                result = update(*places)
         except RuntimeError as error:
             self.fails = True
             self.forget()

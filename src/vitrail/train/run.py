@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from vitrail.train.job import Job
 from vitrail.train.log import check_packages
 from vitrail.train.plan import Facts, fill
 from vitrail.train.precision import choose_precision, fitting_threads
-from vitrail.train.recipe import R, Recipe, make_recipe, to_dict
+from vitrail.train.recipe import R, Recipe, made, to_dict
 from vitrail.train.record import continued, digest, read_record
 from vitrail.train.start import start_model
 from vitrail.train.state import load_state, remove_parts, seed_step
@@ -43,7 +43,7 @@ def train(data: str | Path | None = None, recipe: Recipe | None = None, **option
 
     >>> run = vitrail.train("pets/images", weights="deit_tiny.safetensors", epochs=10)
     """
-    recipe = recipe or make_recipe(**options)
+    recipe = made(Recipe, "train", options, recipe)
     check_packages(recipe.wandb, recipe.mlflow)
     if not recipe.resume:
         check_there(data or "", recipe.task)
@@ -96,11 +96,10 @@ def _train(
     facts = Facts(
         len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), "val" in source.splits,
         layered=not isinstance(settings, CNNSettings), drops_paths=getattr(settings, "drops_paths", True),
-        masked=start.masked,
+        masked=start.masked, multi_label=source.multi_label,
     )  # fmt: skip
-    full, why = fill(recipe, facts)
+    full, why, samples = planned(partial(fill, facts=facts), recipe, source)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
-    samples = splits(source, full.val or 0.0, recipe.seed)
     job = work(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
     with fitting_threads(start.model, group.device):
         return Run(folder, job.run())
@@ -157,6 +156,23 @@ def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]
         return {"train": learnt, "val": source.splits["val"]}
     rest, part = divide(learnt, fraction, seed)
     return {"train": rest, "val": part}
+
+
+def planned(
+    plan: Callable[[Any], tuple[Any, dict[str, str]]], recipe: Any, source: Source
+) -> tuple[Any, dict[str, str], dict[str, list[Sample]]]:
+    """The recipe with nothing left open, the reasons, and the splits: what depends on how many images are left to learn
+    from is known only then."""
+    if recipe.val is not None and "val" in source.splits:
+        raise VitrailError(f"{source.name} has a val/ of its own, so nothing is held out: leave --val out.")
+    full, why = plan(recipe)
+    samples = splits(source, full.val or 0.0, recipe.seed)
+    if full.batch_size > (all_images := len(samples["train"])):
+        full, why = plan(replace(recipe, batch_size=all_images))
+        why["batch_size"] = "all images at once: there are no more"
+    if not samples["val"] and getattr(full, "refit", "off") == "on":
+        full, why["refit"] = replace(full, refit="off"), "nothing is held out"
+    return full, why, samples
 
 
 def typical_side(samples: list[Sample], side: Callable[[tuple[int, int]], int] = max) -> int:

@@ -20,7 +20,7 @@ from vitrail.train.forward import Forward
 from vitrail.train.images import Images
 from vitrail.train.words import SHORT
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.checkpoint import DENSE, Checkpoint
 
 MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
 DEALS = 20
@@ -121,6 +121,8 @@ def _refitted(about: dict[str, Any]) -> bool:
 
 
 def _check_classes(checkpoint: Checkpoint, source: str, classes: list[str], multi_label: bool) -> None:
+    if isinstance(checkpoint.settings, DENSE):
+        raise VitrailError(f"The teacher {source} is a segmenter or a detector: a classifier is needed.")
     count, labels = checkpoint.settings.num_classes, checkpoint.labels
     if not count:
         raise VitrailError(f"The teacher {source} has no classes, only features: train one on this data first.")
@@ -187,10 +189,12 @@ def against_chance(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[
     return float(own), float(np.mean(others)), bool(np.mean(np.less(others, own)) >= 0.95)
 
 
-def with_reasons(why: dict[str, str], teacher: Teacher, model: nn.Module) -> dict[str, str]:
+def with_reasons(why: dict[str, str], teacher: Teacher, model: nn.Module, tune: str) -> dict[str, str]:
     """The reasons of the plan, with who teaches and by which way the student learns from it."""
     if getattr(model.settings, "distillation_token", False):
         way = "by a distillation token; the mean of its head and the class head predicts"
+    elif tune != "full":
+        way = f"on its logits: a distillation token would have to learn, and with --tune {tune} the blocks are frozen"
     else:
         way = "on its logits: it reads no class token, beside which a distillation token would stand"
     rest = {name: reason for name, reason in why.items() if name not in ("distill", "alpha", "temperature")}

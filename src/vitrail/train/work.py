@@ -37,6 +37,17 @@ def worth_compiling(asked: str, device: torch.device, steps: int) -> bool:
     return asked == "auto" and device.type == "cuda" and steps >= COMPILE_FROM
 
 
+def check_compiler(device: torch.device) -> None:
+    """What was asked for is tried, before pictures are read and a folder is made."""
+    try:
+        torch.compile(torch.sin)(torch.ones(8, device=device))
+    except Exception as error:  # a missing compiler or header: each stage of the compiler raises its own
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise VitrailError(
+            f"--compile on can't be had here ({why}): install a C++ compiler and Python's headers, or leave it out."
+        ) from None
+
+
 @dataclass
 class Work(ABC):
     """Everything is checked and read before the folder is made. `Job` learns from labels, `Pretraining` without."""
@@ -108,6 +119,8 @@ class Work(ABC):
     def run(self) -> dict[str, Any]:
         began = time.monotonic()
         self.show_plan()
+        if self.recipe.compile == "on":
+            check_compiler(self.group.device)
         if self.would_compile(len(self.samples["train"])):
             show_uncompiled(self.view, can_build())
         try:
@@ -241,6 +254,8 @@ class Work(ABC):
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise VitrailError(f"The run folder {self.folder} can't be made: {error.strerror}.") from None
+        if not (self.again or self.given.resume):
+            self.claim(new)
         path = Path(self.data).expanduser()
         record = Record(
             data=str(path.absolute()) if path.exists() else self.data,
@@ -259,10 +274,28 @@ class Work(ABC):
             self.write_split(self.folder / "split.csv", self.samples | {"test": self.source.splits.get("test", [])})
             record.write(self.folder)
         except VitrailError:
-            with suppress(OSError):
-                if new:
-                    self.folder.rmdir()  # unless something is in it
+            self.leave(new)
             raise
+
+    def claim(self, new: bool) -> None:
+        """The folder was free before the pictures were read, which may have been an hour ago."""
+        try:
+            (self.folder / "run.json").touch(exist_ok=False)
+        except FileExistsError:
+            raise VitrailError(
+                f"{self.folder} was taken by another run while this one read its pictures: start it again, or name a "
+                "folder of its own with --out."
+            ) from None
+        except OSError as error:
+            self.leave(new)
+            raise VitrailError(f"The run folder {self.folder} can't be written: {error.strerror}.") from None
+
+    def leave(self, new: bool) -> None:
+        """Without a trace, but for what others have put there."""
+        with suppress(OSError):
+            (self.folder / "run.json").unlink(missing_ok=True)
+            if new:
+                self.folder.rmdir()
 
     def write_split(self, path: Path, samples: dict[str, list[Sample]]) -> None:
         """Who went where."""

@@ -1,6 +1,7 @@
 """`--task detect`: from pictures and boxes to a detector."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,7 +27,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.loop import Settings
 from vitrail.train.precision import choose_precision, fitting_threads
 from vitrail.train.recipe import Recipe
-from vitrail.train.run import Run, pictures_to_learn, run_folder, splits, typical_side
+from vitrail.train.run import Run, pictures_to_learn, planned, run_folder, typical_side
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
 
@@ -45,11 +46,10 @@ def train_detector(data: str, recipe: Recipe, group: Processes) -> Run:
     fill_dense(recipe, facts)  # refuses what can't be, before weights are read
     start, whole = start_backbone(recipe, learnt, gpu)
     facts = replace(facts, pretrained=start.pretrained, swin=isinstance(start.model.settings, SwinSettings))
-    full, why = fill_dense(recipe, facts)
+    full, why, samples = planned(partial(fill_dense, facts=facts), recipe, source)
     short, long, why["image_size"] = viewing_sides(recipe.image_size, typical_side(learnt, min), gpu)
     start = start_detector(start, whole, full, source.classes, (short, long))
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
-    samples = splits(source, full.val or 0.0, recipe.seed)
     work = Detection(data, source, samples, start, recipe, full, why, dtype, folder, group, view)
     with fitting_threads(start.model, group.device):
         return Run(folder, work.run())

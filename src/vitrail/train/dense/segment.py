@@ -25,7 +25,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.forward import Forward
 from vitrail.train.precision import autocast, choose_precision, fitting_threads
 from vitrail.train.recipe import Recipe
-from vitrail.train.run import Run, pictures_to_learn, run_folder, splits
+from vitrail.train.run import Run, pictures_to_learn, planned, run_folder
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
 
@@ -39,10 +39,9 @@ def train_segmenter(data: str, recipe: Recipe, group: Processes) -> Run:
     fill_dense(recipe, facts)  # refuses what can't be, before weights are read
     start, whole = start_backbone(recipe, learnt, gpu)
     facts = replace(facts, pretrained=start.pretrained, swin=isinstance(start.model.settings, SwinSettings))
-    full, why = fill_dense(recipe, facts)
+    full, why, samples = planned(partial(fill_dense, facts=facts), recipe, source)
     start = start_segmenter(start, whole, full, source.classes)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
-    samples = splits(source, full.val or 0.0, recipe.seed)
     work = Segmentation(data, source, samples, start, recipe, full, why, dtype, folder, group, view)
     with fitting_threads(start.model, group.device):
         return Run(folder, work.run())

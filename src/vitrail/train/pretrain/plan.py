@@ -3,7 +3,7 @@
 from typing import Any
 
 from vitrail.data.augment import Policy
-from vitrail.train.plan import by, scaled, settled
+from vitrail.train.plan import TINY, by, scaled, settled
 from vitrail.train.pretrain.recipe import PretrainRecipe
 
 BETAS = (0.9, 0.95)  # the paper's: a shorter memory, for the masks change with every step
@@ -17,7 +17,7 @@ def fill_pretraining(
     n, size = images, f"{images:,} images"
     batch = min(max(8, n // 8), by(n, ((5_000, 64), (50_000, 256), (500_000, 512)), 1024))
     epochs = recipe.epochs if recipe.epochs is not None else by(n, ((20_000, 800), (200_000, 400)), 200)
-    tiny = side <= 16
+    tiny = side <= TINY
     lr = scaled(2.4e-3, "the paper's: 1.5e-4 · batch/256 = 2.4e-3 at 4096", recipe.batch_size or batch, 4096)
     chosen: dict[str, tuple[Any, str]] = {
         "epochs": (epochs, f"{size}; the paper has 800, and more still helps"),

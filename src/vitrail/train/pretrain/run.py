@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from vitrail.data.sources import open_pictures
 from vitrail.data.there import check_there
 from vitrail.explain.tokens import reconstruct
 from vitrail.models import MaskedAutoencoder, Preprocessing
+from vitrail.models.mae import visible_patches
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, solve_probe
 from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet
@@ -33,7 +35,7 @@ from vitrail.train.pretrain.plan import BETAS, fill_pretraining, policy_for
 from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.pretrain.start import start_autoencoder
 from vitrail.train.recipe import made
-from vitrail.train.run import Kind, Run, pictures_to_learn, resume, run_folder, splits, typical_side
+from vitrail.train.run import Kind, Run, pictures_to_learn, planned, resume, run_folder, typical_side
 from vitrail.train.state import seed_step
 from vitrail.train.view import View
 from vitrail.train.words import choices, held_out
@@ -58,7 +60,7 @@ def pretrain(data: str | Path | None = None, recipe: PretrainRecipe | None = Non
     >>> run = vitrail.pretrain("photos", epochs=200)
     >>> vitrail.train("pets/images", weights=run)
     """
-    recipe = recipe or made(PretrainRecipe, "pretrain", options)
+    recipe = made(PretrainRecipe, "pretrain", options, recipe)
     check_packages(recipe.wandb, recipe.mlflow)
     if not recipe.resume:
         check_there(data or "", "pretrain")
@@ -74,9 +76,11 @@ def _pretrain(data: str, recipe: PretrainRecipe, group: Processes) -> Run:
     learnt = pictures_to_learn(source)
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
     start = start_autoencoder(recipe, typical_side(learnt), group.device.type == "cuda")
-    full, why = fill_pretraining(recipe, len(learnt), max(start.preprocessing.size), "val" in source.splits)
+    plan = partial(
+        fill_pretraining, images=len(learnt), side=max(start.preprocessing.size), own_val="val" in source.splits
+    )
+    full, why, samples = planned(plan, recipe, source)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
-    samples = splits(source, full.val or 0.0, recipe.seed)
     work = Pretraining(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
     with fitting_threads(start.model, group.device):
         return Run(folder, work.run())
@@ -121,7 +125,7 @@ class Pretraining(Work):
         encoder = sum(p.numel() for p in self.model.encoder.parameters())
         decoder = sum(p.numel() for p in self.model.parameters()) - encoder
         patches, (p, q) = settings.grid[0] * settings.grid[1], settings.patch_size
-        visible = max(1, int(patches * (1 - settings.mask_ratio)))
+        visible = visible_patches(patches, settings.mask_ratio)
         return [
             *super().sizes(),
             ("patches", f"{p}×{q}", f"{visible} of {patches} are seen"),
@@ -148,8 +152,11 @@ class Pretraining(Work):
     def read(self) -> None:
         super().read()
         self.expected = Expected.of(self.model, self.watched)
-        self.view.line(self.expected.sentence(self.recipe.norm_pix))
+        self.view.line(self.expectation())
         self.view.beside = self.expected.beside
+
+    def expectation(self) -> str:
+        return self.expected.sentence(self.recipe.norm_pix, self.start.pretrained)
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
@@ -236,6 +243,7 @@ class Pretraining(Work):
                 image.save(part, "PNG", optimize=True)
 
     def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]:
+        del self.loop  # and with it the memory of the optimizer
         figures: dict[str, Any] = {}
         if "val" in self.views:
             images = self.views["val"]
@@ -262,7 +270,10 @@ class Pretraining(Work):
             summary=f"{self.start.why} Learned from {images}, in {self.spent(seconds)}.",
             curves=history,
             problems=data_problems(self.samples, self.source.classes, unreadable, self.source.notes),
-            notes=[self.expected.sentence(self.recipe.norm_pix), *([HARDLY] if self.hardly(figures) else [])],
+            notes=[
+                self.expected.sentence(self.recipe.norm_pix, self.start.pretrained),
+                *([HARDLY] if self.hardly(figures) else []),
+            ],
             gallery=[*self.gallery()],
             **self.told(),
         )

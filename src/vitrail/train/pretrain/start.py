@@ -7,7 +7,7 @@ from vitrail.data.samples import plural
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, build, resolve
 from vitrail.models.catalog import model_settings
-from vitrail.models.mae import decoder_for
+from vitrail.models.mae import decoder_for, visible_patches
 from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.start import Start, check_asked, suited
 from vitrail.weights import model_from, read_checkpoint
@@ -66,8 +66,7 @@ def _named(name: str) -> str:
 
 def _check_masks(settings: MAESettings) -> None:
     patches = settings.grid[0] * settings.grid[1]
-    hidden = patches - max(1, int(patches * (1 - settings.mask_ratio)))
-    if hidden < 1:
+    if visible_patches(patches, settings.mask_ratio) == patches:
         raise VitrailError(
             f"Images of {settings.image_size[0]} pixels are {plural(patches, 'patch', 'patches')} of "
             f"{settings.patch_size[0]}, too few to hide {settings.mask_ratio:.0%} of them: use a larger --image-size, "
