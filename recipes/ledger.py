@@ -121,9 +121,17 @@ def record(
     return found
 
 
+def script(study: Study) -> Path:
+    """The file that the study is written in: the one that was started, or what recipes/ has of that name."""
+    started = sys.modules["__main__"]
+    if getattr(getattr(started, "STUDY", None), "name", None) == study.name:
+        return Path(str(started.__file__)).resolve()
+    return Path(__file__).with_name(f"{study.name}.py")
+
+
 def command(study: Study) -> str:
     """As it was typed, but for where things lie on this machine."""
-    return shlex.join(["python", f"recipes/{study.name}.py", *(Path(word).name for word in sys.argv[1:])])
+    return shlex.join(["python", f"recipes/{script(study).name}", *(Path(word).name for word in sys.argv[1:])])
 
 
 def show(found: dict[str, Any]) -> None:

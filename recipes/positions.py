@@ -15,9 +15,9 @@ STUDY = Study(
     name="positions",
     question="What is a ViT without positions, and which kind serves it best?",
     variants=[Variant(kind, settings={"position": kind}, options=OPTIONS, line="ViT") for kind in KINDS],
-    minutes=6,
+    minutes=12,
     seeds=(0, 1, 2),
-    notes="CIFAR-10 from scratch, 20 epochs, Muon, patches of 4; all else is equal.",
+    notes="CIFAR-10 from scratch, 20 epochs, Muon, patches of 4. Beside sincos they begin larger; all else is equal.",
 )
 
 if __name__ == "__main__":

@@ -17,18 +17,25 @@ ALL = {"cifar10.npz": 50_000, "tiny_imagenet.npz": 100_000}  # training images
 TRAINED = ("train", "pretrain")
 
 
-def small(study: Study) -> Study:
-    """For two CPU cores: a tenth of the images, models a third as wide and half as deep, three seeds. What only looks
-    at a run stays as it is. ResNets can't be made narrow, and are left out."""
+def small(study: Study, data: Path | None = None) -> Study:
+    """For two CPU cores: a tenth of the images, models a third as wide and half as deep with heads of 32, three seeds.
+    What only looks at a run stays as it is. ResNets can't be made narrow, and are left out."""
     if study.without_data:
         raise SystemExit(f"{study.name} has no small form: it is about the cost of whole models.")
     kept = [variant for variant in study.variants if not variant.model.startswith("tv:")]
-    few = ALL[study.data] // 10
+    few = _training_images(study, data) // 10
     many = f"up to {few:,}" if any(variant.images for variant in kept) else f"{few:,}"
-    notes = f"{study.notes} Small: {many} training images, models a third as wide and half as deep"
+    notes = f"{study.notes} Small: {many} training images, models a third as wide and half as deep, heads of 32"
     notes += "." if kept == study.variants else ", no ResNets."
     variants = [_small(variant, few) if variant.verb in TRAINED else variant for variant in kept]
     return replace(study, variants=variants, notes=notes, seeds=(0, 1, 2))
+
+
+def _training_images(study: Study, data: Path | None) -> int:
+    if study.data in ALL:
+        return ALL[study.data]
+    with np.load(data or study.data) as arrays:
+        return len(arrays["train_labels"])
 
 
 def _small(variant: Variant, few: int) -> Variant:

@@ -29,6 +29,7 @@ from vitrail.data.sources import open_source
 from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
 from vitrail.train.record import versions
+from vitrail.whole import whole
 
 MODEL = "hybrid_mini4"
 RECIPE: dict[str, Any] = {
@@ -134,8 +135,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             flush=True,
         )
         if asked.json:
-            asked.json.parent.mkdir(parents=True, exist_ok=True)
-            asked.json.write_text(json.dumps(found, indent=1) + "\n")
+            with whole(asked.json) as unfinished:
+                unfinished.write_text(json.dumps(found, indent=1) + "\n")
     print(words(found["runs"]))
     return found
 

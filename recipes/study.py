@@ -27,7 +27,7 @@ import measure
 import numpy as np
 import scales
 import torch
-from ledger import Rows, keep_versions, known_rows, record, show, to_do
+from ledger import Rows, keep_versions, known_rows, record, script, show, to_do
 from variants import Study, Variant
 
 import vitrail
@@ -51,9 +51,8 @@ def part(data: Path, count: int, folder: Path) -> Path:
             rank[mine] = np.arange(len(mine))
         chosen = np.sort(np.lexsort((shuffled.argsort(), rank))[:count])
         saved |= {key: saved[key][chosen] for key in ("train_images", "train_labels")}
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez(whole := path.with_suffix(f".{os.getpid()}.npz"), **saved)
-        whole.replace(path)  # several processes may make it at once, each in a file of its own
+        with whole(path) as unfinished, unfinished.open("wb") as file:  # several processes may make it at once
+            np.savez(file, **saved)
     return path
 
 
@@ -133,7 +132,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     if asked.scale == "small":  # never beside the runs and the record of the whole
         out, work = out / "small", work if asked.one else work / "small"
     if asked.scale != "full":
-        study = getattr(scales, asked.scale)(study)
+        study = scales.toy(study) if asked.scale == "toy" else scales.small(study, asked.data)
     asked.seeds = asked.seeds or [*study.seeds]
     asked.data = work / "digits.npz" if asked.scale == "toy" else asked.data or Path(study.data)
     if asked.scale == "toy" and not asked.data.exists():
@@ -186,8 +185,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
 
 
 def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
-    """In this process, or as many at a time as was asked for; a run that fails is named, and the others go on. What a
-    model costs is measured alone."""
+    """In this process, which a run that fails ends, or as many at a time as was asked for, of which one that fails is
+    named and the others go on. What a model costs is measured alone."""
     if asked.jobs <= 1 or any(variant.verb == "cost" for variant, _ in jobs):
         for variant, seed in jobs:
             if time.monotonic() < end and _ready(study, variant, seed, work):
@@ -199,9 +198,8 @@ def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Nam
     while waiting or running:
         while waiting and len(running) < asked.jobs and time.monotonic() < end:
             variant, seed = waiting.pop(0)
-            script = ROOT / "recipes" / f"{study.name}.py"
             given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
-            words = [sys.executable, str(script), *(str(word) for pair in given.items() for word in pair)]
+            words = [sys.executable, str(script(study)), *(str(word) for pair in given.items() for word in pair)]
             words += [*([] if asked.scale == "full" else [f"--{asked.scale}"]), "--one", variant.name, str(seed)]
             name = variant.place(work, seed).name
             with (work / f"{name}.log").open("a") as log:
@@ -220,12 +218,12 @@ def _ready(study: Study, variant: Variant, seed: int, work: Path) -> bool:
 
 
 def overview() -> None:
-    """A line for each study beside this file."""
+    """A line for each study beside this file; the minutes are those of one H200."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if re.search("^STUDY = ", path.read_text(encoding="utf-8"), re.MULTILINE):
             study = importlib.import_module(path.stem).STUDY
             count = sum(1 if variant.once else len(study.seeds) for variant in study.variants)
-            print(f"{study.name:<14} {f'{count} runs, {study.minutes:g} minutes on one H200':<32} {study.question}")
+            print(f"{study.name:<14} {f'{count} runs, {study.minutes:g} minutes planned':<28} {study.question}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,7 @@ CHOSEN = {
     "robustness": ["ViT, augmented"],
     "pretraining": ["MAE, probe"],
     "distillation": ["hard"],
-    "resolution": ["not resized, 48", "resized, 24", "fine-tuned, 48"],
+    "resolution": ["not resized, 48", "resized, 24", "new head, 28", "fine-tuned, 48"],
     "pooling": ["attention"],
     "stems": ["hybrid"],
     "optimizers": ["adamw, 0.001", "muon, 0.001"],
@@ -45,7 +48,7 @@ def test_the_overview_has_a_line_for_each_study(capsys):
     study.overview()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CHOSEN)
-    assert "21 runs, 6 minutes" in lines[sorted(CHOSEN).index("positions")]
+    assert "21 runs, 12 minutes planned" in lines[sorted(CHOSEN).index("positions")]
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -80,6 +83,27 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
     again = study.main(found, arguments)  # what is done is kept
     assert again["runs"] == record["runs"]
     assert (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
+
+
+def test_a_copy_is_a_study_of_its_own_with_several_runs_at_a_time_too(tmp_path):
+    """Whatever its name says: each run is a process, of the file that was started."""
+    text = (RECIPES / "pooling.py").read_text(encoding="utf-8").replace('"mean"', '"mine"', 1)
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    words = ["--toy", "--jobs", "2", "--seeds", "0", "--device", "cpu", "--work", "work", "--only", "mine"]
+    done = subprocess.run(
+        [sys.executable, "mine.py", *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(RECIPES)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "work" / "pooling.json").read_text())
+    assert [row["variant"] for row in record["runs"]] == ["mine"], done.stdout
+    assert record["command"].startswith("python recipes/mine.py --toy")
+
+
+def test_a_small_study_takes_a_tenth_of_pictures_of_any_name(tmp_path):
+    data = scales.toy_data(tmp_path / "digits.npz")
+    own = replace(importlib.import_module("pooling").STUDY, data="digits.npz")
+    assert {variant.images for variant in scales.small(own, data).variants} == {scales.TOY_TRAIN // 10}
 
 
 def test_a_small_study_asks_the_same_with_less_of_everything():
