@@ -14,19 +14,17 @@ command.
 """
 
 import argparse
-import json
 import multiprocessing
 import platform
 import random
 import re
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from record import keep
 
 import vitrail
 
@@ -213,17 +211,8 @@ def main() -> None:
         above = size - peaks[f"{job.split(',')[0]}, {PLAIN}"]
         print(f"{job:42s}{size / 2**20:9.1f} MiB{above / 2**20:+9.1f} MiB", flush=True)
 
-    if options.json:
-        result = {"command": shlex.join(["python", "benchmarks/capture.py", *sys.argv[1:]])}
-        result |= {"machine": machine, "torch": torch.__version__, "precision": precision, "model": options.model}
-        result |= {
-            "batch": options.batch,
-            "seconds": times,
-            "ratio": ratios,
-            "large": options.large,
-            "peak_bytes": peaks,
-        }
-        options.json.write_text(json.dumps(result, indent=1))
+    result = {"precision": precision, "model": options.model, "batch": options.batch, "seconds": times}
+    keep(options.json, result | {"ratio": ratios, "large": options.large, "peak_bytes": peaks}, options.device)
     if options.check and (slow := [job for job, limit in LIMITS.items() if ratios[job]["median"] > limit]):
         raise SystemExit(f"above its limit: {', '.join(slow)}")
 

@@ -16,7 +16,6 @@ original, vitrail from what it keeps of it, about 250 pixels on the short side: 
 """
 
 import argparse
-import json
 import os
 import shutil
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import keep
 
 SIZE, BATCH, SCALE = 224, 64, (0.35, 1.0)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -143,8 +143,7 @@ def main() -> None:
         print(f"  first epoch {ratios[0]:.2f}×, later epochs {ratios[1]:.2f}× the fastest peer ({peer})")
         results[folder] = {**best, "fastest peer": peer, "first": ratios[0], "later": ratios[1]}
         low |= bool(arguments.at_least) and (ratios[0] < arguments.at_least[0] or ratios[1] < arguments.at_least[1])
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"torch": torch.__version__, "results": results}, indent=2))
+    keep(arguments.json, {"results": results}, "cpu")
     raise SystemExit(1 if low else 0)
 
 

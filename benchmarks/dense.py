@@ -15,8 +15,6 @@ at a time, in turns (not with --timed 0). What --json has already is not done ag
 
 import argparse
 import json
-import platform
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -29,6 +27,7 @@ import numpy as np
 import torch
 from dense_peers import PEERS, DeepLab, FasterRCNN, answers, budget_of, measure, opened, train_peer
 from PIL import Image, ImageDraw
+from record import keep
 
 import vitrail
 from vitrail.data.split import divide
@@ -115,7 +114,7 @@ def train(task: str, data: str, jobs: list[tuple[str, int]], options: Any, resul
         return
     for variant, seed in missing:
         results[key(task, data, variant, seed)] = one(task, data, variant, seed, options)
-        keep(options, results)
+        keep(options.json, {"results": results}, options.device)
 
 
 def key(task: str, data: str, variant: str, seed: int) -> str:
@@ -144,7 +143,7 @@ def in_processes(task: str, data: str, jobs: list[tuple[str, int]], options: Any
                 print(f"{variant}, seed {seed}, failed:\n{log.read_text()[-2000:]}", flush=True)
                 continue
             results |= json.loads(part.read_text())["results"]
-            keep(options, results)
+            keep(options.json, {"results": results}, options.device)
             done = results[key(task, data, variant, seed)]
             print(f"  {variant}, seed {seed}: {words_of(task, done)}, {done['minutes']:.1f} min", flush=True)
         time.sleep(0.5)
@@ -211,7 +210,7 @@ def speed(task: str, data: str, variants: list[str], options: Any, results: dict
     for variant, each in times.items():
         results[f"{task}/{Path(data).name}/{variant}/speed"] = {"images_per_second": each}
         print(f"  {variant:<36} {np.median(each):7.1f} images/s ({min(each):.1f} to {max(each):.1f})", flush=True)
-    keep(options, results)
+    keep(options.json, {"results": results}, options.device)
 
 
 def pictures(task: str, data: str, variants: list[str], options: Any, count: int = 4) -> None:
@@ -293,18 +292,6 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def keep(options: Any, results: dict[str, Any]) -> None:
-    if options.json is None:
-        return
-    import torchvision
-
-    hardware = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.processor()
-    about = {"command": shlex.join(sys.argv), "hardware": hardware, "torch": torch.__version__,
-             "torchvision": torchvision.__version__, "vitrail": vitrail.__version__}  # fmt: skip
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"about": about, "results": results}, indent=1))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*OURS])
@@ -331,7 +318,7 @@ def main() -> None:
     options.runs.mkdir(parents=True, exist_ok=True)
     for data in options.data:
         compare(options.task, data, options, results)
-    keep(options, results)
+    keep(options.json, {"results": results}, options.device)
 
 
 if __name__ == "__main__":

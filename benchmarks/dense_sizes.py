@@ -8,10 +8,7 @@ allocated, weights included; on a CPU it is not known.
 """
 
 import argparse
-import json
 import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import keep
 from torch import Tensor, nn
 
 import vitrail
@@ -134,10 +132,7 @@ def main() -> None:
             )
             rows.append({"size": side, "model": name, **found})
             del model
-    if options.json:
-        about = {"command": shlex.join(sys.argv), "hardware": hardware, "torch": torch.__version__, "dtype": str(dtype)}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1))
+    keep(options.json, {"dtype": str(dtype), "rows": rows}, device)
 
 
 if __name__ == "__main__":

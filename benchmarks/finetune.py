@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from record import keep
 
 import vitrail
 from vitrail.data.sources import open_source
@@ -214,8 +215,7 @@ def main() -> None:
         if facts:
             result["vitrail"] |= {"epochs": facts["epochs"], "batch_size": facts["batch_size"]}
         results[Path(data).name] = result
-        if arguments.json:
-            arguments.json.write_text(json.dumps(results, indent=2))
+        keep(arguments.json, {"results": results}, arguments.device)
 
 
 if __name__ == "__main__":

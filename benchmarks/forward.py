@@ -11,7 +11,6 @@ Vitrail is faster. `--json FILE` keeps the numbers.
 
 import argparse
 import gc
-import json
 import platform
 import random
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from record import keep
 from torch import nn
 
 import vitrail
@@ -190,10 +190,7 @@ def main() -> None:
             )
             print(row + f"{min(ratios.values()):15.2f}×", flush=True)
             rows.append({"model": name, "job": label, "seconds": times, "ratio": ratios})
-    if options.json:
-        options.json.write_text(
-            json.dumps({"machine": machine, "precision": precision, "batch": batch, "rows": rows}, indent=1)
-        )
+    keep(options.json, {"precision": precision, "batch": batch, "rows": rows}, options.device)
 
     if min(min(row["ratio"].values()) for row in rows) < options.at_least:
         raise SystemExit(f"slower than {options.at_least}× the fastest peer")

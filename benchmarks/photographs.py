@@ -10,16 +10,15 @@ images whose labels are the model's own numbers. What is chosen by one source is
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from record import keep
 
 import vitrail
-from vitrail.train.record import versions
 
 SAME = {"persian": "persian cat", "egyptian mau": "egyptian cat"}  # what Oxford's pets are called in ImageNet
 
@@ -65,11 +64,7 @@ def main() -> None:
             rows.append({"source": str(source), "n": len(images), "size": size} | figures)
             words = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
             print(f"{source}, {len(images):,} pictures at {size}×{size}:  {words}", flush=True)
-    if asked.json:
-        words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-        command = ["python", "benchmarks/photographs.py", *words]
-        record = {"command": " ".join(command), "versions": versions(torch.device(asked.device)), "rows": rows}
-        asked.json.write_text(json.dumps(record, indent=1) + "\n")
+    keep(asked.json, {"rows": rows}, asked.device)
 
 
 if __name__ == "__main__":

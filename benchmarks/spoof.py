@@ -23,7 +23,6 @@ import argparse
 import contextlib
 import csv
 import json
-import platform
 import shutil
 import tempfile
 import time
@@ -35,11 +34,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import keep
 
 import vitrail
 from vitrail.data.spoof import MARGIN, open_faces, write_faces
 from vitrail.models.tuning import learns
 from vitrail.tasks.spoof_metrics import Scored, attack_scores
+from vitrail.train.record import versions
 from vitrail.train.spoof import scored_faces
 
 METHODS = ("full", "head", "adapter")
@@ -118,8 +119,7 @@ def one_run(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def facts() -> dict[str, str]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return {"torch": torch.__version__, "vitrail": vitrail.__version__, "hardware": device}
+    return versions(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +286,7 @@ def main() -> None:
     runs = [{k: v for k, v in r.items() if k not in ("scores", "attacks")} for r in results]
     paths = {name: Path(getattr(arguments, name) or "").name for name in ("data", "weights", "boxes", "out")}
     whole = {"arguments": vars(arguments) | paths, "summary": rows, "runs": runs}
-    (arguments.out / "spoof.json").write_text(json.dumps(whole, indent=1))
+    keep(arguments.out / "spoof.json", whole, arguments.device)
     draw(results, arguments.out)
     print(told(rows), flush=True)
 

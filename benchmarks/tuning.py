@@ -15,10 +15,7 @@ is not made again.
 import argparse
 import contextlib
 import json
-import platform
-import shlex
 import shutil
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -28,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import keep
 
 import vitrail
 from vitrail.models.tuning import KINDS, learns
@@ -85,7 +83,7 @@ def compare(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
         for done in as_completed(running):
             name = running[done]
             results[name] = found = done.result()
-            keep(arguments, results)
+            keep(arguments.json, {"jobs": arguments.jobs, "results": results})
             test = f"test {found['figures']['top1']:.2%}, " if "figures" in found else ""
             best = max(found["validated"], default=float("nan"))
             print(f"  {name:<24} {test}best validation {best:.2%}, {found['seconds']:.0f} s", flush=True)
@@ -103,7 +101,7 @@ def timed(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
         options |= {"model": arguments.model} if arguments.model else {}
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             results[f"{tune}/speed"] = pool.submit(one_run, arguments.data, options, False).result()
-        keep(arguments, results)
+        keep(arguments.json, {"jobs": arguments.jobs, "results": results})
 
 
 def table(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -119,17 +117,6 @@ def table(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
         memory = f"{speed['peak_mib']:,.0f} MiB" if "peak_mib" in speed else "–"
         learnt = f"{rows[0]['learnt']:,}{share}"
         print(f"{tune:<9} {learnt:>19}  {np.mean(right):7.2f}{spread} %  {rate:9,.0f}  {memory:>12}", flush=True)
-
-
-def keep(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
-    if arguments.json is None:
-        return
-    gpu = torch.cuda.is_available()
-    hardware = torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
-    about = {"command": shlex.join(sys.argv), "hardware": hardware, "torch": torch.__version__,
-             "vitrail": vitrail.__version__, "jobs": arguments.jobs}  # fmt: skip
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({"about": about, "results": results}, indent=1))
 
 
 def main() -> None:

@@ -15,13 +15,13 @@ from vitrail.data.augment import Augmenter
 from vitrail.data.pictures import fitted
 from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
-from vitrail.models import build
 from vitrail.models.heads import classifiers
 from vitrail.models.tuning import PARTS, freeze, learns, merge, tune, tuning_of
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.distil import Distil
 from vitrail.tasks.probe import solve_probe
 from vitrail.tasks.report import ReportContent, write_report
+from vitrail.train.again import AGAIN, learn_from_all
 from vitrail.train.budget import budget_rows
 from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
 from vitrail.train.finish import classification_content, data_problems, figures_of
@@ -31,10 +31,8 @@ from vitrail.train.loop import Settings, Trainer
 from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
-from vitrail.train.record import read_record
-from vitrail.train.settle import best_share, between, copies
+from vitrail.train.settle import best_share, copies
 from vitrail.train.start import set_drop_path
-from vitrail.train.state import load_state
 from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
 from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan, show_unreadable
@@ -42,7 +40,7 @@ from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
 
-START, AGAIN = "start.safetensors", "again"  # in the run folder, until the run is finished
+START = "start.safetensors"  # in the run folder, until the run is finished
 FEW = 100  # images to validate on: figures of fewer say little
 PROBE_LIMIT = 20_000_000  # images × classes; beyond, a head is learned as quickly as it is solved for
 
@@ -318,7 +316,7 @@ class Job(Work):
         unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
         show_unreadable(self.view, {name: why for name, why in unreadable.items() if name not in self.left_out})
         if self.recipe.refit == "on" and "val" in self.views:
-            trained += f", then on all {self.refit(share):,} with what validation had chosen"
+            trained += f", then on all {learn_from_all(self, share):,} with what validation had chosen"
         if self.group.first:
             seconds = time.monotonic() - began
             summary = f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}."
@@ -355,29 +353,6 @@ class Job(Work):
     def validated(self) -> list[Sample]:
         images = self.views["val"]
         return [images.samples[number] for number in images.numbers]
-
-    def refit(self, share: float) -> int:
-        """The same once more on all images, with the choices made: the figures are of the first time, the weights of
-        the second. Gives the number of images."""
-        samples = {"train": [*self.samples["train"], *self.samples["val"]], "val": []}
-        readable = len(samples["train"]) - len(self.unreadable())
-        self.views.clear()  # the pictures, before they are read again
-        folder = self.folder / AGAIN
-        state = load_state(folder / "last.pt")
-        start = replace(self.start, model=build(self.model.settings))  # type: ignore[arg-type]
-        start.model.preprocessing = self.pre  # type: ignore[assignment]
-        start.model.load_state_dict(self.first)
-        recipe = replace(self.recipe, tune=self.recipe.tune if share else "probe")
-        twin = Job(
-            self.data, self.source, samples, start, self.given, recipe, self.why, self.dtype, folder, self.group,
-            self.view, (read_record(folder), state) if state else None, again=True,
-            teacher=self.teacher,
-        )  # fmt: skip
-        self.view.line(f"Once more, on all {readable:,} images:")
-        twin.fit()
-        tuned = copies(twin.model)
-        self.model.load_state_dict(between(twin.first, tuned, share) if twin.epochs else tuned)
-        return readable
 
     def report(
         self, history: list[dict[str, Any]], best: dict[str, Any], figures: dict[str, Any], parts: dict[str, Any],
