@@ -7,7 +7,7 @@ import torch
 from tests.models.restatements import image, randomised
 from vitrail.explain import reconstruct
 from vitrail.models.mae import MaskedAutoencoder, decoder_for
-from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet
+from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet, strip
 
 TINY = {
     "image_size": (16, 24), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "decoder_width": 12,
@@ -76,6 +76,17 @@ def test_the_sheet_shows_original_masked_and_reconstructed_side_by_side():
         assert (masked[hidden] == 128).all() and (masked[~hidden] == original[~hidden]).all()
         assert np.abs(painted[~hidden] - original[~hidden]).max() <= 1
         assert np.abs(painted[hidden] - original[hidden]).mean() > 5
+
+
+@pytest.mark.parametrize(("width", "pictures"), [(20, 1), (80, 1), (155, 2), (1000, 3)])
+def test_a_strip_has_as_many_pictures_as_a_terminal_has_room_for(width, pictures):
+    found = reconstruct(tiny().float(), image(3, 3, 16, 24).float(), mean=(0.5,) * 3, std=(0.5,) * 3)
+    drawn = strip(found, width)
+    assert drawn.height == 16 and drawn.width == pictures * (3 * 25 + 2) - 3  # 24 wide, 16 high: as they are
+    pixels = np.asarray(drawn)
+    assert (pixels[:, 24, 3] == 0).all() and (pixels[:, :24, 3] == 255).all()  # a gap after the first
+    wanted = found.masked[0].mul(255).round().byte().permute(1, 2, 0).numpy()
+    assert (pixels[:, 25:49, :3] == wanted).all()
 
 
 def test_one_channel_and_large_pictures_are_drawn_too():

@@ -1,6 +1,10 @@
 """What a run prints: which epoch is kept and why, and what would help next."""
 
+import io
+
 import pytest
+from PIL import Image
+from rich.console import Console
 
 from tests.train.support import make_trainer
 from vitrail.train.choose import ahead
@@ -37,6 +41,19 @@ def test_what_the_first_step_takes_to_compile_is_not_taken_for_the_pace():
 def test_a_slow_pace_keeps_a_decimal(rate, words, capsys):
     View().epoch({"epoch": 1, "train_loss": 1.0, "images_per_second": rate}, 1, False)
     assert capsys.readouterr().out.endswith(f"train loss 1.0000  {words} images/s\n")
+
+
+def test_a_picture_is_drawn_in_half_blocks_on_a_terminal_and_nowhere_else(capsys):
+    picture = Image.new("RGBA", (2, 4), (0, 0, 0, 0))
+    picture.putpixel((0, 0), (255, 0, 0, 255))
+    picture.putpixel((0, 1), (0, 0, 255, 255))
+    view = View()
+    view.picture(picture)
+    assert capsys.readouterr().out == "" and view.width == 0
+    view._console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=40)
+    view.picture(picture)
+    upper, lower = view._console.file.getvalue().splitlines()
+    assert "\x1b[38;2;255;0;0;48;2;0;0;255m▀" in upper and "▀" not in lower and view.width == 40
 
 
 def test_classes_without_names_get_a_hint(capsys):

@@ -92,6 +92,20 @@ def sheet(found: Reconstruction, across: int = 2, side: int = 128) -> Image.Imag
     return page
 
 
+def strip(found: Reconstruction, width: int, side: int = 24) -> Image.Image:
+    """The same without words, for a terminal of so many characters: as many pictures as fit beside each other, and at
+    least one; what lies between them is transparent."""
+    triples = [[_cell(values, side) for values in triple] for triple in zip(*found[:3], strict=True)]
+    across, high = triples[0][0].size
+    block = 3 * (across + 1) + 2
+    count = max(1, min(len(triples), (width + 2) // block))
+    page = Image.new("RGBA", (count * block - 3, high))
+    for number, triple in enumerate(triples[:count]):
+        for place, cell in enumerate(triple):
+            page.paste(cell, (number * block + place * (across + 1), 0))
+    return page
+
+
 def _cell(values: Tensor, side: int) -> Image.Image:
     """[C, H, W] in 0 to 1, about `side` pixels large: small pictures enlarged in whole pixels, large ones shrunk."""
     pixels = (values.expand(3, -1, -1) if len(values) == 1 else values[:3]).mul(255).round().byte()

@@ -5,7 +5,9 @@ import time
 from typing import Any
 
 import torch
+from PIL import Image
 
+from vitrail.train.blocks import half_blocks
 from vitrail.train.loop import Progress
 
 
@@ -29,6 +31,16 @@ class View:
             self._console.print(text, markup=False, soft_wrap=True)
         else:
             print(text, flush=True)
+
+    @property
+    def width(self) -> int:
+        """Characters in a line of the terminal; 0 where there is none."""
+        return 0 if self._console is None else self._console.width
+
+    def picture(self, picture: Image.Image) -> None:
+        """On a terminal."""
+        if self._console is not None:
+            self._console.print(half_blocks(picture))
 
     def table(self, rows: list[tuple[str, str, str]]) -> None:
         """Name, value, reason."""

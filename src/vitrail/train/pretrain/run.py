@@ -22,7 +22,7 @@ from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.mae import visible_patches
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, solve_probe
-from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet
+from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet, strip
 from vitrail.tasks.report import ReportContent, thumbnail, write_report
 from vitrail.train.distributed import Processes, processes
 from vitrail.train.finish import data_problems
@@ -241,6 +241,11 @@ class Pretraining(Work):
         for path in (folder / f"epoch-{epoch:04d}.png", self.folder / PICTURE):
             with whole(path) as part:
                 image.save(part, "PNG", optimize=True)
+        if epoch == 1:
+            again = f", made anew every {self.every} epochs" if self.every > 1 else ""
+            self.view.line(f"  Original, masked, reconstructed: {self.folder / PICTURE}{again}.")
+        if self.view.width:
+            self.view.picture(strip(found, self.view.width - 4))
 
     def finish(self, history: list[dict[str, Any]], best: dict[str, Any], began: float) -> dict[str, Any]:
         del self.loop  # and with it the memory of the optimizer
