@@ -84,6 +84,7 @@ def test_figures_pictures_and_report_follow_the_run(run):
     figures = rows(run.folder)
     assert [row["epoch"] for row in figures] == [1, 2, 3]
     assert all(0.5 < row["val_loss"] < 1.1 and 0 <= row["val_knn_top1"] <= 1 for row in figures)
+    assert all(0 <= row["val_probe_top1"] <= 1 for row in figures)
     assert figures[-1]["train_loss"] < figures[0]["train_loss"]
     assert run.metrics["loss"] == pytest.approx(figures[-1]["val_loss"], rel=1e-6)
     sheets = sorted(path.name for path in (run.folder / "reconstructions").iterdir())

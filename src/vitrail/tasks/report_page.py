@@ -42,7 +42,8 @@ FIGURES = {
 COLUMNS = {"f1": "F1", "iou": "IoU", "ap50": "AP at IoU 0.50", "average_precision": "Average precision"}
 SCORES = {
     "top1": "top-1", "top5": "top-5", "map": "mAP", "macro_f1": "macro F1", "micro_f1": "micro F1",
-    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "miou": "mean IoU", "auc": "AUC", "eer": "EER",
+    "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "probe_top1": "linear probe top-1",
+    "probe_map": "linear probe mAP", "miou": "mean IoU", "auc": "AUC", "eer": "EER",
 }  # fmt: skip
 MOST_CLASSES = 2000  # the page is for reading, and small enough to be mailed
 

@@ -104,7 +104,8 @@ class Pretraining(Work):
 
     @property
     def labelled(self) -> bool:
-        return len(self.source.classes) > 1 and "val" in self.views
+        enough = "val" in self.views and len(self.views["train"].numbers) > 1
+        return enough and len(self.source.classes) > 1
 
     def show_plan(self) -> None:
         view = self.view
@@ -182,13 +183,13 @@ class Pretraining(Work):
     def validate(self, model: nn.Module) -> dict[str, float]:
         return self.measured(model, self.quick, self.due(self.loop.epoch + 1))
 
-    def measured(self, model: nn.Module, images: Images, neighbours: bool, probe: bool = False) -> dict[str, float]:
+    def measured(self, model: nn.Module, images: Images, worth: bool) -> dict[str, float]:
         """The loss under one mask, the same for all images and always, so that what changes is the model; and where
         there are labels, whether the features know of them."""
         mae: Any = model
         patches = mae.settings.grid[0] * mae.settings.grid[1]
         noise = torch.rand(1, patches, generator=torch.Generator().manual_seed(self.recipe.seed)).to(self.group.device)
-        wanted = self.labelled and (neighbours or probe)
+        wanted = self.labelled and worth
 
         def outputs(x: Tensor) -> list[Tensor]:
             loss = mae(x, noise=noise.expand(len(x), -1)).each[:, None]
@@ -198,24 +199,21 @@ class Pretraining(Work):
         losses, *features = Forward(images, self.pre, self.group, self.dtype).run(mae, outputs, widths)
         figures = {"loss": losses.mean().item()}
         if wanted:
-            figures |= self.worth(mae, features[0], images, neighbours, probe)
+            figures |= self.worth(mae, features[0], images)
         return figures
 
-    def worth(
-        self, mae: MaskedAutoencoder, asked: Tensor, images: Images, neighbours: bool, probe: bool
-    ) -> dict[str, float]:
+    def worth(self, mae: MaskedAutoencoder, asked: Tensor, images: Images) -> dict[str, float]:
         """Of frozen features: accuracy (mean average precision, with several labels) of neighbours, of a probe."""
         task, known = Classify(self.source.classes, self.source.multi_label), self.views["train as predicted"]
         forward = Forward(known, self.pre, self.group, self.dtype)
         features = forward.run(mae, lambda x: [pooled(mae, x)], [mae.settings.width])[0]
-        targets, truth, figures = task.targets(known.labels()), task.targets(images.labels()), {}
-        if neighbours:
-            votes = nearest_neighbours(features, targets, asked)
-            figures[f"knn_{task.figure}"] = task.score(votes.clamp_min(1e-12).log(), truth)[task.figure]
-        if probe:
-            solved = solve_probe(features, targets, task.multi_label, seed=self.recipe.seed)
-            figures[f"probe_{task.figure}"] = task.score(solved(asked), truth)[task.figure]
-        return figures
+        targets, truth = task.targets(known.labels()), task.targets(images.labels())
+        votes = nearest_neighbours(features, targets, asked).clamp_min(1e-12).log()
+        solved = solve_probe(features, targets, task.multi_label, seed=self.recipe.seed)(asked)
+        return {
+            f"{name}_{task.figure}": task.score(logits, truth)[task.figure]
+            for name, logits in (("knn", votes), ("probe", solved))
+        }
 
     # -- the folder --------------------------------------------------------------------------------------------------
 
@@ -253,7 +251,7 @@ class Pretraining(Work):
         if "val" in self.views:
             images = self.views["val"]
             self.view.progress("  measuring what its features are worth" if self.labelled else "  measuring the loss")
-            figures = self.measured(self.model, images, True, probe=True) | {"n": len(images.numbers)}
+            figures = self.measured(self.model, images, True) | {"n": len(images.numbers)}
             self.view.settle()
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
