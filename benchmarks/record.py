@@ -3,13 +3,12 @@
 import json
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.train.record import versions
+from vitrail.train.record import installed, versions
 from vitrail.whole import whole
 
 PEERS = ("timm", "transformers", "scikit-learn")
@@ -32,10 +31,4 @@ def keep(path: Path | None, content: dict[str, Any], device: str | torch.device 
 
 
 def _peers() -> dict[str, str]:
-    found = {}
-    for name in PEERS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {name: found for name in PEERS if (found := installed(name)) != "unknown"}

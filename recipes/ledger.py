@@ -44,15 +44,30 @@ def differing(was: dict[str, Any], device: str) -> str:
     return "; ".join(f"{key} is {now[key]} here and was {value}" for key, value in was.items() if now[key] != value)
 
 
-def keep_versions(work: Path, device: str) -> None:
-    """The runs in a folder are of one version and one machine: what is done, or half done, is taken for no other's."""
-    path = work / "versions.json"
+def keep_versions(work: Path, device: str, data: Path | None) -> None:
+    """The runs in a folder are of one version, one machine and the same pictures: what is done, or half done, is taken
+    for no other's."""
+    path, pictures = work / "versions.json", digest(data) if data else None
     if not path.exists() and not any(work.glob("*.parts")):
         with whole(path) as unfinished:
-            unfinished.write_text(json.dumps(versions(torch.device(device))) + "\n")
-    others = differing(json.loads(path.read_text()), device) if path.exists() else "of which is not known"
-    if others:
+            unfinished.write_text(json.dumps(versions(torch.device(device)) | {"pictures": pictures}) + "\n")
+    was = json.loads(path.read_text()) if path.exists() else {}
+    if was.pop("pictures", pictures) != pictures:
+        raise SystemExit(f"{work} has runs of other pictures than {data}: name another folder with --work.")
+    if others := differing(was, device) if was else "of which is not known":
         raise SystemExit(f"{work} has runs of another version ({others}): name another folder with --work.")
+
+
+def check_done(study: Study, seeds: list[int], work: Path, data: Path) -> None:
+    """A run that is done was told what its variant tells today."""
+    for variant in study.variants:
+        for file in {variant.result(work, seed) for seed in seeds}:
+            if variant.verb in ("train", "pretrain") and file.exists():
+                if not agrees(variant, json.loads(file.read_text()), data):
+                    raise SystemExit(
+                        f'{file} is of another "{variant.name}" than that of today: remove it with its folder, or name '
+                        "another one with --work."
+                    )
 
 
 def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:

@@ -159,6 +159,8 @@ def main(arguments: list[str] | None = None) -> list[Path]:
     asked = parser.parse_args(arguments)
     written = []
     for path in asked.records or sorted((ROOT / "records" / "studies").rglob("*.json")):
+        if not path.exists():
+            raise SystemExit(f"There is no {path}: a study writes its record into records/studies, or into --out.")
         found = json.loads(path.read_text())
         if "study" not in found or not points(found, found["figure"]):
             continue

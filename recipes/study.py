@@ -27,7 +27,7 @@ import measure
 import numpy as np
 import scales
 import torch
-from ledger import Rows, keep_versions, known_rows, record, script, show, to_do
+from ledger import Rows, check_done, keep_versions, known_rows, record, script, show, to_do
 from variants import Study, Variant
 
 import vitrail
@@ -143,6 +143,9 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
     waves = study.order()
     if asked.only:
         wanted = set(asked.only)
+        if unknown := wanted - {variant.name for variant in study.variants}:
+            names = ", ".join(f'"{variant.name}"' for variant in study.variants)
+            raise SystemExit(f'There is no variant "{sorted(unknown)[0]}": {study.name} has {names}.')
         for wave in reversed(waves):
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
@@ -159,6 +162,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             print(why)
     if asked.list and before.exists() and not asked.data.exists() and not study.without_data:
         print(f"There is no {asked.data}: without the pictures, what {before.name} has already is listed as well.")
+    check_done(study, asked.seeds, work, asked.data)
     todo = to_do(study, waves, asked.seeds, work, known)
     planned = {
         "full": f"{study.minutes:g} minutes planned on one H200 for all",
@@ -174,7 +178,7 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         return None
     work.mkdir(parents=True, exist_ok=True)
     if asked.scale != "toy":
-        keep_versions(work, asked.device)
+        keep_versions(work, asked.device, None if study.without_data else asked.data)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
     for wave in waves:
         _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)

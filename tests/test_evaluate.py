@@ -127,6 +127,8 @@ def test_classes_are_found_by_name_whatever_its_spelling_or_by_number(bundle, tm
         (["1", "2", "3"], ["0", "1", "2"], None),  # 0 is no label of a model that calls its classes by numbers
         (["crane", "crane", "cow"], ["Cow", "Crane"], [2, 0]),  # as ImageNet has it: a bird and a machine
         (["crane", "crane", "cow"], ["0", "1", "2"], [0, 1, 2]),
+        (["crane", "crane", "cow"], ["0001", "0002"], [1, 2]),
+        (["crane", "crane", "cow"], ["1", "2"], None),  # digits, perhaps, of which a model of animals knows nothing
     ],
 )
 def test_a_class_is_never_taken_for_another(tmp_path, labels, classes, expected):

@@ -1,6 +1,5 @@
 """`vitrail.evaluate`: how good a model is on labelled images, with intervals, and what its features are worth."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
@@ -24,8 +23,9 @@ from vitrail.tasks.report import DataProblems, ReportContent, write_report
 from vitrail.tasks.spoof_metrics import attack_scores
 from vitrail.tasks.spoof_page import shown, spoof_content
 from vitrail.train.finish import classification_content, illustrate
-from vitrail.train.record import command_line, versions
+from vitrail.train.record import command_line, refitted, versions
 from vitrail.train.spoof import scored_faces, spoof_notes
+from vitrail.weights import read_checkpoint
 
 Progress = Callable[[str, int, int], None]
 AGAIN = (
@@ -233,17 +233,16 @@ def _places_in_training(run: Any) -> dict[str, str]:
 
 
 def _refitted(folder: Path) -> bool:
-    """Has the run learned, in the end, from what it had validated on?"""
+    """Has the run learned, in the end, from what it had validated on? Not before it is finished."""
     try:
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return refitted(read_checkpoint(folder / "model.safetensors").about)
+    except VitrailError:
         return False
-    return record.get("recipe", {}).get("refit") == "on"
 
 
 def class_indices(source: Source, predictor: Predictor) -> list[int]:
     """For each class of the data, the model's index: by its name, however it is spelled; or by its number, where the
-    classes of the data are numbers and those of the model are not."""
+    classes of the data are numbers and those of the model are not: all of them, or written as 0001."""
     labels = {label: index for index, label in reversed([*enumerate(predictor.labels)])}
     spelled = Counter(map(_plain, labels))
     # What differs from another in its spelling alone has to be spelled right.
@@ -254,7 +253,8 @@ def class_indices(source: Source, predictor: Predictor) -> list[int]:
     if len(known) == len(found):
         return known
     numbered = all(name.isdigit() and int(name) < len(predictor.labels) for name in source.classes)
-    if numbered and not any(label.isdigit() for label in labels):
+    padded = any(len(name) > 1 and name[0] == "0" for name in source.classes)
+    if numbered and (padded or len(source.classes) == len(predictor.labels)) and not any(map(str.isdigit, labels)):
         return [int(name) for name in source.classes]
     if not predictor.labels:
         name = predictor.name or "This model"

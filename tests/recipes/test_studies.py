@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import ledger
 import measure
 import numpy as np
 import plot
@@ -98,6 +99,24 @@ def test_a_copy_is_a_study_of_its_own_with_several_runs_at_a_time_too(tmp_path):
     record = json.loads((tmp_path / "work" / "pooling.json").read_text())
     assert [row["variant"] for row in record["runs"]] == ["mine"], done.stdout
     assert record["command"].startswith("python recipes/mine.py --toy")
+
+
+def test_what_is_done_is_not_taken_for_another_variant_or_other_pictures(tmp_path):
+    """By its name it would be: a variant that has been changed, and the same study of other pictures."""
+    found = importlib.import_module("pooling").STUDY
+    arguments = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", "mean"]
+    study.main(found, arguments)
+    mean = found.find("mean")
+    changed = replace(mean, settings=mean.settings | {"layer_scale": 0.1})
+    with pytest.raises(SystemExit, match='is of another "mean" than that of today'):
+        study.main(replace(found, variants=[changed]), arguments)
+    with pytest.raises(SystemExit, match='There is no variant "maen": pooling has "class token", "mean"'):
+        study.main(found, [*arguments[:-1], "maen"])
+    ledger.keep_versions(tmp_path / "work", "cpu", scales.toy_data(tmp_path / "a.npz"))
+    ledger.keep_versions(tmp_path / "work", "cpu", tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", train_labels=np.zeros(3))
+    with pytest.raises(SystemExit, match=r"has runs of other pictures than .*b\.npz"):
+        ledger.keep_versions(tmp_path / "work", "cpu", tmp_path / "b.npz")
 
 
 def test_a_small_study_takes_a_tenth_of_pictures_of_any_name(tmp_path):

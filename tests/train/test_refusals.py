@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_from_the_start(data, small_disk, tmp_path):
     disk = small_disk("64k")
     (disk / "ballast").write_bytes(bytes(65536))
     command = Command("train", data, *SMALL, "--epochs", 1, "--out", disk / "run", log=tmp_path / "log")
-    assert refused(command).startswith(f"{disk}/run/split.csv can't be written: No space left on device.")
+    assert refused(command).startswith(f"{disk}/run/run.json can't be written: No space left on device.")
     assert not (disk / "run").exists()
 
 

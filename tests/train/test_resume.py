@@ -189,6 +189,24 @@ def test_another_machine_may_take_more_images_at_a_time(data, tmp_path, monkeypa
     assert set(seen[:begun]) == {2} and set(seen[begun:]) == {used}
 
 
+def test_what_a_resume_asked_for_stays_in_the_next_one(data, tmp_path, monkeypatch):
+    step, seen = loop.Trainer._step, []
+
+    def stopping(trainer, *args):
+        seen.append(trainer.micro_batch)
+        trainer.leave.asked = len(seen) in (3, 6)
+        return step(trainer, *args)
+
+    monkeypatch.setattr(loop.Trainer, "_step", stopping)
+    with pytest.raises(loop.Stopped):
+        vitrail.train(data, **small_options(epochs=2, batch_size=8), out=tmp_path / "run")
+    with pytest.raises(loop.Stopped):
+        vitrail.train(out=tmp_path / "run", resume=True, device="cpu", micro_batch=2)
+    begun = len(seen)
+    vitrail.train(out=tmp_path / "run", resume=True, device="cpu")
+    assert set(seen[begun:]) == {2}
+
+
 def test_a_damaged_state_is_one_sentence(data, tmp_path):
     folder = tmp_path / "run"
     vitrail.train(data, **small_options(epochs=1, out=folder))

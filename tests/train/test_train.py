@@ -28,7 +28,7 @@ from vitrail.train.job import Job
 from vitrail.train.loop import Trainer
 from vitrail.train.plan import Facts, fill, policy_of
 from vitrail.train.recipe import Recipe
-from vitrail.train.start import check_asked, suited
+from vitrail.train.start import check_asked, start_model, suited
 from vitrail.weights import read_checkpoint, save_weights
 
 
@@ -316,6 +316,27 @@ def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(data, tmp_path, 
         vitrail.train(data, **options, seed=4)
     record = json.loads((others[1].folder / "run.json").read_text())
     assert record["recipe"]["seed"] == 5 and vitrail.load(others[1]).labels
+
+
+def test_a_run_that_can_not_begin_leaves_nothing_behind(data, tmp_path, monkeypatch):
+    def interrupted(job, path, samples):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Job, "write_split", interrupted)
+        vitrail.train(data, **small_options(epochs=0), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    vitrail.train(data, **small_options(epochs=0), out=tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")) == []
+
+
+def test_pictures_no_larger_than_what_a_model_learned_from_are_not_enlarged(tmp_path):
+    model = create_model("vit_nano4", num_classes=3, image_size=16)
+    pre = replace(model.preprocessing, size=(24, 24))
+    path = save_weights(model, tmp_path / "model.safetensors", preprocessing=pre)
+    sizes = [start_model(None, str(path), ["a", "b"], None, None, side, False).preprocessing.size for side in (16, 17)]
+    assert sizes == [(16, 16), (24, 24)]
+    assert start_model(None, str(path), ["a", "b"], 24, None, 16, False).preprocessing.size == (24, 24)
 
 
 def test_options_beside_a_recipe_have_the_last_word(data, tmp_path):

@@ -52,6 +52,11 @@ def test_a_picture_is_drawn_in_half_blocks_on_a_terminal_and_nowhere_else(capsys
     assert capsys.readouterr().out == "" and view.width == 0
     view._console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=40)
     view.picture(picture)
+    for poor in ({"color_system": "standard"}, {"color_system": "truecolor", "no_color": True}):
+        plain = View()
+        plain._console = Console(file=io.StringIO(), force_terminal=True, width=40, **poor)
+        plain.picture(picture)
+        assert plain.width == 0 and plain._console.file.getvalue() == ""
     upper, lower = view._console.file.getvalue().splitlines()
     assert "\x1b[38;2;255;0;0;48;2;0;0;255m▀" in upper and "▀" not in lower and view.width == 40
 

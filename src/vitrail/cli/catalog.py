@@ -4,9 +4,10 @@
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.weights.shipped import LARGEST, shipped_names
@@ -54,13 +55,17 @@ def counted(name: str) -> Row:
     from vitrail.models.cost import cost
     from vitrail.weights import read_checkpoint
 
+    looks: Any = {}
     if name in LARGEST:
-        settings, weights, licence = read_checkpoint(name).settings, "ships inside", "apache-2.0"
+        inside = read_checkpoint(name)
+        settings, weights, licence = inside.settings, "ships inside", "apache-2.0"
+        looks = {"image_size": inside.preprocessing.size}  # perhaps larger than what it learned from
     else:
         entry, _ = resolve(name)
         settings, weights, licence = entry.settings, entry.hub or "", entry.licence or ""
-    found = cost(settings)
-    return Row(name, found.parameters, found.multiply_adds, found.tokens, settings.image_size, weights, licence)
+    found, used = cost(settings), replace(settings, **looks)
+    price = cost(used) if looks else found
+    return Row(name, found.parameters, price.multiply_adds, price.tokens, used.image_size, weights, licence)
 
 
 def all_names() -> list[str]:

@@ -33,7 +33,8 @@ def _figure(row: Row, name: str) -> float:
 
 
 def _standard_error(row: Row, name: str, validated: int) -> float:
-    """As the row says; else that of a share of images. A classifier's mean average precision is none, and varies about
-    as much."""
-    share = _figure(row, name)
-    return row.get(f"{name}_error", (share * (1 - share) / max(1, validated)) ** 0.5)
+    """As the row says; else that of a share of images, of which two more are taken to be right and two wrong (Agresti
+    and Coull 1998): else 100 % of few would have none. A classifier's mean average precision is no share, and varies
+    about as much."""
+    share = (_figure(row, name) * validated + 2) / (validated + 4)
+    return row.get(f"{name}_error", (share * (1 - share) / (validated + 4)) ** 0.5)

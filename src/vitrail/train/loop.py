@@ -377,7 +377,7 @@ class Trainer:
             self.average.load_state_dict(state["average"])
         for name in ("epoch", "step", "sums", "history", "best", "validated"):
             setattr(self, name, state[name])
-        if self.settings.micro_batch == state.get("micro_batch_asked", self.settings.micro_batch):
+        if self.settings.micro_batch in (None, state.get("micro_batch_asked", self.settings.micro_batch)):
             self.micro_batch = min(self.micro_batch, state["micro_batch"])  # perhaps halved: memory had run out
 
     def save(self) -> None:

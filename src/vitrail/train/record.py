@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import shlex
 import sys
@@ -38,8 +39,22 @@ class Record:
     protocol: dict[str, Any] = field(default_factory=dict)  # who was kept apart from whom, where that matters
     teacher: dict[str, Any] = field(default_factory=dict)  # whom it learns from: name, source, digest, figures
 
-    def write(self, folder: Path) -> None:
-        write_text(folder / "run.json", json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+    def write(self, folder: Path, first: bool = False) -> None:
+        """`first`: only where there is none, else FileExistsError."""
+        path, text = folder / "run.json", json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        if not first:
+            write_text(path, text)
+            return
+        draft = folder / f".run.json.{os.getpid()}.part"
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.link(draft, path)  # which takes no other's place, as a renaming would
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links, or another reason, which is told
+            write_text(path, text)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def start(self) -> Start:
         """The model that the run began with, but for its weights, which the saved state has."""
@@ -101,6 +116,11 @@ def digest(samples: list[Sample]) -> str:
     return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def refitted(about: dict[str, Any]) -> bool:
+    """By the header of its model: has a run learned, in the end, from what it had validated on?"""
+    return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
+
+
 def command_line() -> str:
     """The command that a person typed; of a Python program, its name."""
     program = Path(sys.argv[0])
@@ -119,12 +139,12 @@ def versions(device: torch.device) -> dict[str, str]:
         "vitrail": vitrail.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torchvision": _installed("torchvision"),  # without the seconds that it takes to import
+        "torchvision": installed("torchvision"),  # without the seconds that it takes to import
         "hardware": hardware,
     }
 
 
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

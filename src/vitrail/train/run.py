@@ -163,7 +163,7 @@ def planned(
 ) -> tuple[Any, dict[str, str], dict[str, list[Sample]]]:
     """The recipe with nothing left open, the reasons, and the splits: what depends on how many images are left to learn
     from is known only then."""
-    if recipe.val is not None and "val" in source.splits:
+    if recipe.val is not None and "val" in source.splits and getattr(recipe, "task", "") != "spoof":  # which divides
         raise VitrailError(f"{source.name} has a val/ of its own, so nothing is held out: leave --val out.")
     full, why = plan(recipe)
     samples = splits(source, full.val or 0.0, recipe.seed)

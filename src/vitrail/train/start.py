@@ -72,6 +72,8 @@ def start_model(
         # A head for the same labels is worth keeping; any other is solved for anew.
         same = checkpoint.labels == classes
         size = image_size or checkpoint.preprocessing.size
+        if image_size is None and largest <= max(learnt := checkpoint.settings.image_size):
+            size = min(size, learnt)  # it may look at larger pictures than it learned from; small ones stay small
         more, said = _token(checkpoint.settings) if taught else ({}, "")
         changes, why = changes | more, why + said
         net = model_from(checkpoint, "auto" if same else "new", **{**changes, "image_size": size})

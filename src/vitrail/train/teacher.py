@@ -18,6 +18,7 @@ from vitrail.tasks.metrics import mean_average_precision
 from vitrail.train.distributed import Processes
 from vitrail.train.forward import Forward
 from vitrail.train.images import Images
+from vitrail.train.record import refitted
 from vitrail.train.words import SHORT
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import DENSE, Checkpoint
@@ -112,12 +113,8 @@ def load_teacher(
     figures = {name: metrics[name] for name in ("top1", "macro_f1", "map", "n") if name in metrics}
     return Teacher(
         source, checkpoint.name or "custom", model_from(checkpoint).to(device), pre, student, order,
-        digest(checkpoint.state), figures, labels is not None, _refitted(checkpoint.about),
+        digest(checkpoint.state), figures, labels is not None, refitted(checkpoint.about),
     )  # fmt: skip
-
-
-def _refitted(about: dict[str, Any]) -> bool:
-    return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
 
 
 def _check_classes(checkpoint: Checkpoint, source: str, classes: list[str], multi_label: bool) -> None:

@@ -34,12 +34,14 @@ class View:
 
     @property
     def width(self) -> int:
-        """Characters in a line of the terminal; 0 where there is none."""
-        return 0 if self._console is None else self._console.width
+        """Characters in a line of a terminal that can draw; 0 where there is none, or one without colours enough."""
+        console = self._console
+        draws = console is not None and not console.no_color and console.color_system in ("256", "truecolor")
+        return console.width if draws else 0
 
     def picture(self, picture: Image.Image) -> None:
-        """On a terminal."""
-        if self._console is not None:
+        """On a terminal that can draw."""
+        if self.width:
             self._console.print(half_blocks(picture))
 
     def table(self, rows: list[tuple[str, str, str]]) -> None:

@@ -42,7 +42,7 @@ def check_compiler(device: torch.device) -> None:
     try:
         torch.compile(torch.sin)(torch.ones(8, device=device))
     except Exception as error:  # a missing compiler or header: each stage of the compiler raises its own
-        why = str(error).strip().splitlines()[0].rstrip(".")
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise VitrailError(
             f"--compile on can't be had here ({why}): install a C++ compiler and Python's headers, or leave it out."
         ) from None
@@ -73,6 +73,11 @@ class Work(ABC):
     task: Any = field(init=False)  # targets, outputs, loss
     model: nn.Module = field(init=False)
     epochs: int = field(init=False)
+
+    @property
+    def caches(self) -> bool:
+        """Does it learn from features that are made once, and not from the model?"""
+        return False
 
     # -- what each kind of run says for itself -----------------------------------------------------------------------
 
@@ -119,7 +124,7 @@ class Work(ABC):
     def run(self) -> dict[str, Any]:
         began = time.monotonic()
         self.show_plan()
-        if self.recipe.compile == "on":
+        if self.recipe.compile == "on" and self.epochs and not self.caches:
             check_compiler(self.group.device)
         if self.would_compile(len(self.samples["train"])):
             show_uncompiled(self.view, can_build())
@@ -254,8 +259,6 @@ class Work(ABC):
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise VitrailError(f"The run folder {self.folder} can't be made: {error.strerror}.") from None
-        if not (self.again or self.given.resume):
-            self.claim(new)
         path = Path(self.data).expanduser()
         record = Record(
             data=str(path.absolute()) if path.exists() else self.data,
@@ -270,32 +273,24 @@ class Work(ABC):
             verb=self.verb,
             **self.facts(),
         )
+        first = not (self.again or self.given.resume)
+        written = False
         try:
+            record.write(self.folder, first)
+            written = True
             self.write_split(self.folder / "split.csv", self.samples | {"test": self.source.splits.get("test", [])})
-            record.write(self.folder)
-        except VitrailError:
-            self.leave(new)
-            raise
-
-    def claim(self, new: bool) -> None:
-        """The folder was free before the pictures were read, which may have been an hour ago."""
-        try:
-            (self.folder / "run.json").touch(exist_ok=False)
-        except FileExistsError:
+        except FileExistsError:  # it was free before the pictures were read, which may have been an hour ago
             raise VitrailError(
                 f"{self.folder} was taken by another run while this one read its pictures: start it again, or name a "
                 "folder of its own with --out."
             ) from None
-        except OSError as error:
-            self.leave(new)
-            raise VitrailError(f"The run folder {self.folder} can't be written: {error.strerror}.") from None
-
-    def leave(self, new: bool) -> None:
-        """Without a trace, but for what others have put there."""
-        with suppress(OSError):
-            (self.folder / "run.json").unlink(missing_ok=True)
-            if new:
-                self.folder.rmdir()
+        except BaseException:
+            with suppress(OSError):
+                if first and written:
+                    (self.folder / "run.json").unlink()
+                if new:
+                    self.folder.rmdir()  # unless something is in it
+            raise
 
     def write_split(self, path: Path, samples: dict[str, list[Sample]]) -> None:
         """Who went where."""

@@ -46,6 +46,7 @@ PICTURE, PICTURES = "reconstruction.png", "reconstructions"  # the latest, and a
 HARDLY = "It has hardly learned anything yet: give it more epochs, or more pictures."
 LOOKS = 20  # times that the run looks at pictures and neighbours
 SHOWN, MEASURED = 8, 32  # pictures drawn, and those that the expected loss is measured on
+PROBED = 100_000_000  # numbers × classes: on a CPU a probe of more takes too long to be solved again and again
 KNOWN, ASKED = 10_000, 2_000  # images whose features are compared; after an epoch, those whose loss is measured
 NAMES = {
     "knn_top1": "k-NN accuracy", "knn_map": "k-NN mean average precision", "probe_top1": "Linear probe accuracy",
@@ -183,7 +184,7 @@ class Pretraining(Work):
     def validate(self, model: nn.Module) -> dict[str, float]:
         return self.measured(model, self.quick, self.due(self.loop.epoch + 1))
 
-    def measured(self, model: nn.Module, images: Images, worth: bool) -> dict[str, float]:
+    def measured(self, model: nn.Module, images: Images, worth: bool, last: bool = False) -> dict[str, float]:
         """The loss under one mask, the same for all images and always, so that what changes is the model; and where
         there are labels, whether the features know of them."""
         mae: Any = model
@@ -199,21 +200,21 @@ class Pretraining(Work):
         losses, *features = Forward(images, self.pre, self.group, self.dtype).run(mae, outputs, widths)
         figures = {"loss": losses.mean().item()}
         if wanted:
-            figures |= self.worth(mae, features[0], images)
+            figures |= self.worth(mae, features[0], images, last)
         return figures
 
-    def worth(self, mae: MaskedAutoencoder, asked: Tensor, images: Images) -> dict[str, float]:
+    def worth(self, mae: MaskedAutoencoder, asked: Tensor, images: Images, last: bool) -> dict[str, float]:
         """Of frozen features: accuracy (mean average precision, with several labels) of neighbours, of a probe."""
         task, known = Classify(self.source.classes, self.source.multi_label), self.views["train as predicted"]
         forward = Forward(known, self.pre, self.group, self.dtype)
         features = forward.run(mae, lambda x: [pooled(mae, x)], [mae.settings.width])[0]
         targets, truth = task.targets(known.labels()), task.targets(images.labels())
-        votes = nearest_neighbours(features, targets, asked).clamp_min(1e-12).log()
-        solved = solve_probe(features, targets, task.multi_label, seed=self.recipe.seed)(asked)
-        return {
-            f"{name}_{task.figure}": task.score(logits, truth)[task.figure]
-            for name, logits in (("knn", votes), ("probe", solved))
-        }
+        answers = {"knn": nearest_neighbours(features, targets, asked).clamp_min(1e-12).log()}
+        if last or self.group.device.type == "cuda" or features.numel() * targets.shape[1] <= PROBED:
+            x = features.to(self.group.device)
+            solved = solve_probe(x, targets, task.multi_label, seed=self.recipe.seed)
+            answers["probe"] = solved(asked.to(self.group.device)).cpu()
+        return {f"{name}_{task.figure}": task.score(logits, truth)[task.figure] for name, logits in answers.items()}
 
     # -- the folder --------------------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class Pretraining(Work):
         if "val" in self.views:
             images = self.views["val"]
             self.view.progress("  measuring what its features are worth" if self.labelled else "  measuring the loss")
-            figures = self.measured(self.model, images, True) | {"n": len(images.numbers)}
+            figures = self.measured(self.model, images, True, last=True) | {"n": len(images.numbers)}
             self.view.settle()
         unreadable, seconds = self.unreadable(), time.monotonic() - began
         if self.group.first:
@@ -273,10 +274,7 @@ class Pretraining(Work):
             summary=f"{self.start.why} Learned from {images}, in {self.spent(seconds)}.",
             curves=history,
             problems=data_problems(self.samples, self.source.classes, unreadable, self.source.notes),
-            notes=[
-                self.expected.sentence(self.recipe.norm_pix, self.start.pretrained),
-                *([HARDLY] if self.hardly(figures) else []),
-            ],
+            notes=[self.expectation(), *([HARDLY] if self.hardly(figures) else [])],
             gallery=[*self.gallery()],
             **self.told(),
         )
