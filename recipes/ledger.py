@@ -61,13 +61,12 @@ def keep_versions(work: Path, device: str, data: Path | None) -> None:
 def check_done(study: Study, seeds: list[int], work: Path, data: Path) -> None:
     """A run that is done was told what its variant tells today."""
     for variant in study.variants:
-        for file in {variant.result(work, seed) for seed in seeds}:
-            if variant.verb in ("train", "pretrain") and file.exists():
-                if not agrees(variant, json.loads(file.read_text()), data):
-                    raise SystemExit(
-                        f'{file} is of another "{variant.name}" than that of today: remove it with its folder, or name '
-                        "another one with --work."
-                    )
+        for file in {variant.result(work, seed) for seed in seeds if variant.verb in ("train", "pretrain")}:
+            if file.exists() and not agrees(variant, json.loads(file.read_text()), data):
+                raise SystemExit(
+                    f'{file} is of another "{variant.name}" than that of today: remove it with its folder, or name '
+                    "another one with --work."
+                )
 
 
 def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:

@@ -145,6 +145,14 @@ def test_the_official_protocol_goes_on_and_records_whom_it_shares(tmp_path, caps
     assert shared == {pair: len(people) for pair, people in overlap.items()}
 
 
+def test_how_many_people_are_held_out_can_be_said(tmp_path):
+    data = make_faces(tmp_path / "data", range(8), each=2)
+    options = small_options(task="spoof", epochs=1, batch_size=8, out=tmp_path / "run", model="vit_nano4")
+    vitrail.train(data, **options, val=0.5)
+    samples = json.loads((tmp_path / "run" / "run.json").read_text())["samples"]
+    assert {split: words.split(" images")[0] for split, words in samples.items()} == {"train": "16", "val": "16"}
+
+
 def test_a_fold_is_tested_on_by_evaluate_without_being_told(tmp_path):
     data = make_faces(tmp_path / "data", range(6), each=2)
     options = small_options(task="spoof", epochs=1, batch_size=8, out=tmp_path / "run", model="vit_nano4")

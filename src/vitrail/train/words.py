@@ -39,6 +39,8 @@ def show_plan(
         hidden = {"precision", "val"} | ({"flip"} if recipe.augment == "none" else set())
         hidden |= {"layer_decay"} if recipe.tune == "head" else set()
         rows += choices(recipe, why, hidden)
+    elif recipe.refit == "on":
+        rows.append(("refit", "on", why["refit"]))
     view.table(rows)
     view.line(f"  run folder: {folder}")
 
