@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitrail.train.run import Run, train
     from vitrail.weights import load_weights, save_weights
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 __all__ = [
     "Predictor",
     "Run",

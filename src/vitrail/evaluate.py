@@ -336,6 +336,12 @@ def _report(
     _write(path, predictor, source, figures, kept, split, problems, notes, parts)
 
 
+def _called(predictor: Predictor) -> str:
+    """A run by its folder: many are of one architecture."""
+    place = Path(predictor.source or "").expanduser()
+    return place.name if predictor.source and place.is_dir() else predictor.name or "Model"
+
+
 def _write(
     path: Any, predictor: Predictor, source: Source, figures: dict[str, Any], kept: list[Sample], split: str,
     problems: list[tuple[str, str]], notes: list[str], parts: dict[str, Any],
@@ -343,7 +349,7 @@ def _write(
     write_report(
         Path(path),
         ReportContent(
-            title=f"{predictor.name or 'Model'} on {source.name}",
+            title=f"{_called(predictor)} on {source.name}",
             figures=figures,
             split=f"{len(kept):,} images ({split})",
             classes=predictor.labels,

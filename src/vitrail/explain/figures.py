@@ -167,6 +167,7 @@ def comparison_figure(found: Comparison) -> Figure:
 def mean_curves_figure(deletion: Mapping[str, Tensor], insertion: Mapping[str, Tensor], pictures: int = 1) -> Figure:
     """The same from curves [steps + 1] that are means already."""
     figure = blank(7.4, 4.1)
+    figure.get_layout_engine().set(wspace=0.08)  # type: ignore[union-attr, call-arg]  # "100" is not to touch "0"
     panels = zip(figure.subplots(1, 2, sharey=True), (deletion, insertion), strict=True)
     words = (("Deletion: lower is better", "patches hidden, most salient first"),
              ("Insertion: higher is better", "patches shown, most salient first"))  # fmt: skip
