@@ -63,7 +63,7 @@ class Job(Work):
                 f"({self.start.why}) Name one with --weights."
             )
         self.pre = self.start.preprocessing
-        rate = (recipe.drop_path or 0.0) if recipe.tune == "full" else 0.0  # runs from before 0.2 have one all the same
+        rate = (recipe.drop_path or 0.0) if recipe.tune == "full" else 0.0  # older runs may record one
         self.model = set_drop_path(self.start.model, rate).to(self.group.device)
         if recipe.tune in PARTS:
             tune(self.model, recipe.tune, **parts_of(recipe))
