@@ -275,6 +275,8 @@ def test_a_loss_in_a_state_is_that_of_all_its_steps(tmp_path: Path):
     [
         ([0.90, 0.92, 0.91], 3),  # within a standard error (0.027 of 100 images) of the best, the last
         ([0.90, 0.99, 0.91], 2),
+        ([0.90, 1.00, 0.99], 3),  # 100 % has a standard error, too: of one image in a hundred
+        ([0.90, 1.00, 0.97], 2),
         ([0.90, 0.80, 0.99], 3),
         ([float("nan"), 0.5, 0.1], 2),
     ],
