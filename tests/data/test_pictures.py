@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.odd_files import photograph
 from vitrail import VitrailError
@@ -15,6 +16,7 @@ from vitrail.data import pictures as module
 from vitrail.data.pictures import Unreadable, fitted, shrunk, threaded
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample
+from vitrail.data.views import decoded
 from vitrail.models import Preprocessing
 
 PRE = Preprocessing(size=(16, 16), crop=0.9)
@@ -149,7 +151,39 @@ def test_threads_stay_a_few_items_ahead_and_end_when_the_reader_leaves():
     assert [next(results) for _ in range(4)] == [0, 1, 2, 3]
     results.close()
     assert len(started) <= 4 + 2 * 3
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("vitrail-decode")]
+    assert len(started) <= 4 + 2 * 3
+    for thread in threading.enumerate():
+        if thread.name.startswith("vitrail-decode"):
+            thread.join(10)
+            assert not thread.is_alive()
+    assert len(started) <= 4 + 2 * 3
+
+
+@pytest.mark.parametrize("reader", ["of items", "of pictures"])
+def test_whoever_ends_a_reader_never_waits_for_its_threads(reader):
+    """It may be the garbage collector, within the start of another thread, whose lock they need to end."""
+    go_on, begun = threading.Event(), threading.Event()
+
+    def work(number: int) -> Image.Image:
+        if number:
+            begun.set()
+            go_on.wait()
+        return Image.new("RGB", (8, 8))
+
+    class Slow(Sample):
+        def decode(self, *_):
+            return work(self.labels[0])
+
+    slow = [Slow(str(number), Path("nowhere"), (number,)) for number in range(10)]
+    results = threaded(1, work, range(10)) if reader == "of items" else decoded(slow, PRE, 1)
+    next(results)
+    assert begun.wait(30)
+    ending = threading.Thread(target=results.close, daemon=True)
+    ending.start()
+    ending.join(30)
+    waited = ending.is_alive()
+    go_on.set()
+    assert not waited
 
 
 def test_an_error_in_a_thread_reaches_the_reader():

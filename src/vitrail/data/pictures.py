@@ -176,17 +176,24 @@ def threaded(workers: int, function: Callable[[T], R], items: Iterable[T], ahead
     if workers < 1:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode") as pool:
-        try:
-            coming = iter(items)
-            waiting = deque(pool.submit(function, item) for item in islice(coming, workers * ahead))
-            for item in coming:
-                yield waiting.popleft().result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-decode")
+    try:
+        coming = iter(items)
+        waiting = deque(pool.submit(function, item) for item in islice(coming, workers * ahead))
+        for item in coming:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        let_go(pool)
+
+
+def let_go(pool: ThreadPoolExecutor) -> None:
+    """Nothing more is begun. Its threads are not waited for: what ends a generator may be the garbage collector, at any
+    place, and where that is the start or the end of another thread, whose lock they need to end, it would wait for
+    ever."""
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def default_workers() -> int:

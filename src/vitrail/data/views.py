@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import to_image
+from vitrail.data.pictures import let_go
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
@@ -70,28 +71,28 @@ def decoded(images: Iterable[Any], pre: Preprocessing, batch_size: int, crops: i
     def read(source: Any) -> np.ndarray:
         return show(source.decode() if isinstance(source, Sample) else to_image(source))
 
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="vitrail-decode") as pool:
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vitrail-decode")
 
-        def submit(source: Any) -> tuple[Any, Future[np.ndarray]]:
-            if isinstance(source, str | bytes | PathLike | Sample):
-                return source, pool.submit(read, source)
-            try:  # a file or a picture that its owner has open is no business of another thread
-                return source, pool.submit(show, to_image(source))
-            except VitrailError as error:
-                failed: Future[np.ndarray] = Future()
-                failed.set_exception(error)
-                return source, failed
+    def submit(source: Any) -> tuple[Any, Future[np.ndarray]]:
+        if isinstance(source, str | bytes | PathLike | Sample):
+            return source, pool.submit(read, source)
+        try:  # a file or a picture that its owner has open is no business of another thread
+            return source, pool.submit(show, to_image(source))
+        except VitrailError as error:
+            failed: Future[np.ndarray] = Future()
+            failed.set_exception(error)
+            return source, failed
 
-        coming = iter(images)
-        try:
-            waiting = deque(submit(source) for source in islice(coming, 3 * batch_size))
-            while waiting:
-                batch = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
-                done = [_result(source, future) for source, future in batch]
-                waiting.extend(submit(source) for source in islice(coming, batch_size))
-                yield done
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    coming = iter(images)
+    try:
+        waiting = deque(submit(source) for source in islice(coming, 3 * batch_size))
+        while waiting:
+            batch = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
+            done = [_result(source, future) for source, future in batch]
+            waiting.extend(submit(source) for source in islice(coming, batch_size))
+            yield done
+    finally:
+        let_go(pool)
 
 
 def _result(source: Any, future: Future[np.ndarray]) -> Picture:
