@@ -132,6 +132,29 @@ def test_shares_are_the_whole_in_order():
     assert np.array_equal(np.concatenate(parts), numbers)
 
 
+def test_no_thread_of_the_group_outlives_it(tmp_path):
+    """One that did could be caught holding a tensor while Python ends, which aborts the process."""
+    script = """
+import os, pathlib, torch
+from vitrail.train.distributed import processes
+with processes("cpu") as group:
+    assert group.total(torch.ones(1)) == 2
+    import torch._dynamo  # as a step does in which PyTorch's compiler has a part
+threads = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+assert not [name for name in threads if "gloo" in name], threads
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    both = [
+        subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **shared, "RANK": rank},
+                         stderr=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]  # fmt: skip
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+
+
 @pytest.mark.slow
 def test_torchrun_trains_with_the_same_command(data, tmp_path):
     command = ["-m", "vitrail", "train", str(data), *OPTIONS, *QUIET, "--out", str(tmp_path / "run")]

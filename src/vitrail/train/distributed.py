@@ -1,5 +1,6 @@
 """Several processes under `torchrun`, one without it: the same code asks here which one it is."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -94,6 +95,9 @@ def processes(device: str | None) -> Iterator[Processes]:
         torch.cuda.set_device(where)
     ours = not dist.is_initialized()
     if ours:
+        # Its functions keep the group that there is when it is imported, as the value of an argument, beyond the end of
+        # the group; whose threads may then outlive Python, and abort the process. PyTorch's compiler imports it later.
+        importlib.import_module("torch.distributed.nn.functional")
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), where)
