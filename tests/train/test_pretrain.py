@@ -237,17 +237,20 @@ def test_fine_tuning_starts_from_the_very_weights_of_the_encoder(run):
 
 def test_training_goes_on_from_a_run_with_what_masked_autoencoders_want(run, data, tmp_path, capsys):
     options = {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")}
-    tuned = vitrail.train(data, weights=run, out=tmp_path / "run", epochs=2, **options)
+    tuned = vitrail.train(data, weights=run, out=tmp_path / "run", epochs=20, **options)
     said = capsys.readouterr().out
     assert "Starts from the encoder in" in said and "a new head on the mean of its patches" in said
     assert re.search(r"layer decay +0\.75  MAE's paper", said) and re.search(r"lr .* MAE's paper", said)
-    assert "Tuning starts from it, with learning rate" not in said  # which would follow from the probe
+    assert "linear classifier on the frozen features" not in said  # it would begin with huge weights
+    first = rows(tuned.folder)[0]
+    assert first["epoch"] == 1 and first["train_loss"] < 1.5 * np.log(len(vitrail.load(tuned).labels))
     record = json.loads((tuned.folder / "run.json").read_text())
     assert record["recipe"]["layer_decay"] == 0.75 and record["model"]["masked"]
     assert tuned.metrics["top1"] > 0.5
     assert read_checkpoint(tuned.folder / "model.safetensors").settings.position == "sincos"
     larger = vitrail.train(data, weights=run, out=tmp_path / "large", image_size=12, tune="probe", **options)
     assert vitrail.load(larger, device="cpu").preprocessing.size == (12, 12)
+    assert "A linear classifier on the frozen features" in capsys.readouterr().out  # where nothing else learns
 
 
 def test_the_plan_after_masking_is_the_papers_whatever_frozen_features_do():

@@ -182,6 +182,10 @@ class Job(Work):
     def solves_head(self) -> bool:
         if self.resumed or not self.start.pretrained:
             return False
+        if self.start.masked and self.epochs and self.recipe.tune == "full":
+            # Its features are nearly alike before they have moved: what tells them apart in a line has huge weights,
+            # with whose mistakes the loss would begin many times above chance.
+            return False
         small = len(self.samples["train"]) * len(self.task.classes) <= PROBE_LIMIT
         return small or self.recipe.tune == "probe"
 
