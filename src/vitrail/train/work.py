@@ -159,6 +159,8 @@ class Work(ABC):
             view.epoch(row, self.epochs, is_best, ahead(row, trainer.history, trainer.figure))
             advise(view, row, self.views["train"])
 
+        if self.compiles and trainer.epoch < self.epochs:
+            view.line("  Compiling the model: the first step takes up to a minute.")
         try:
             trainer.run(after_epoch)
         finally:
