@@ -13,6 +13,7 @@ from variants import Study, Variant
 
 from vitrail.data.sources import open_source
 from vitrail.models.catalog import model_settings
+from vitrail.train.recipe import MACHINE
 from vitrail.train.record import versions
 from vitrail.whole import whole
 
@@ -74,11 +75,13 @@ def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:
     if variant.verb not in ("train", "pretrain"):
         return False
     learnt = f"{data.stem}-{variant.images}.npz" if variant.images else data.name
-    told = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
+    told = {key: value for key, value in variant.options.items()
+            if not str(value).startswith("run:") and key not in MACHINE}  # fmt: skip
+    starts = variant.options.get("weights", "none") != "none"  # with weights, which bring their model
     return (
         row["call"].startswith(f"vitrail.{variant.verb}({learnt!r},")
         and all(row["recipe"].get(key) == value for key, value in told.items())
-        and (bool(variant.starts) or model_settings(row["recipe"]["model"]) == model_settings(variant.named))
+        and (starts or model_settings(row["recipe"]["model"]) == model_settings(variant.named))
     )
 
 
@@ -102,8 +105,14 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+def about(data: Path) -> dict[str, Any]:
+    """What a record says of the pictures."""
+    splits = open_source(data).splits.items()
+    return {"name": data.name, "sha256": digest(data)} | {split: len(samples) for split, samples in splits}
+
+
 def record(
-    study: Study, seeds: list[int], data: Path, work: Path, out: Path, device: str, scale: str,
+    study: Study, seeds: list[int], pictures: dict[str, Any] | None, work: Path, out: Path, device: str, scale: str,
     known: Rows,
 ) -> dict[str, Any]:  # fmt: skip
     """What is done so far, as one JSON, what was known before included."""
@@ -111,15 +120,12 @@ def record(
     files = {variant.result(work, seed): known.get((variant.name, variant.seed(seed)))
              for variant in study.variants for seed in seeds}  # fmt: skip
     rows = {file: json.loads(file.read_text()) if file.exists() else row for file, row in files.items()}
-    about = None if study.without_data else {"name": data.name, "sha256": digest(data)} | {
-        split: len(samples) for split, samples in open_source(data).splits.items()
-    }  # fmt: skip
     found = {
         "study": study.name, "question": study.question, "figure": study.figure, "axis": study.axis, "x": study.x,
         "logarithmic": study.logarithmic, "beside": study.beside, "notes": study.notes, "scale": scale,
         "command": command(study), "seeds": seeds,
         "minutes_planned": study.minutes if scale == "full" else None,
-        "data": about,
+        "data": pictures,
         "versions": versions(torch.device(device)),
         "runs": [row for row in rows.values() if row],
         "missing": [file.stem for file, row in rows.items() if not row],

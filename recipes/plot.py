@@ -64,7 +64,11 @@ def told(found: dict[str, Any]) -> str:
     seeds = len({row["seed"] for row in found["runs"]})
     fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values(), default=seeds)
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
-    often = "one seed" if seeds == 1 else f"mean of {several} seeds, and from the least to the greatest"
+    often = (
+        "one seed"
+        if seeds == 1
+        else f"mean of {several} seeds ± standard deviation, and from the least to the greatest"
+    )
     often = often if found["data"] else "median of several calls"
     if found.get("scale") == "toy":
         return f"({often}; toy size, on digits)"

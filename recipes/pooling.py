@@ -5,7 +5,7 @@ python recipes/pooling.py --data cifar10.npz --jobs 3
 
 from study import Study, Variant, main
 
-OPTIONS = {"epochs": 30, "batch_size": 512, "optimizer": "muon", "lr": 1e-3}
+OPTIONS = {"epochs": 30, "batch_size": 512, "optimizer": "muon", "lr": 1e-3, "compile": "on"}
 POOLS = {
     "class token": {},
     "mean": {"pool": "mean", "class_token": False},

@@ -4,6 +4,7 @@ python recipes/positions.py --data cifar10.npz --jobs 3
 """
 
 from study import Study, Variant, main
+from variants import PLAIN
 
 KINDS = ("none", "learned", "sincos", "factorised", "relative", "rotary", "conditional")
 OPTIONS = {
@@ -14,7 +15,7 @@ OPTIONS = {
 STUDY = Study(
     name="positions",
     question="What is a ViT without positions, and which kind serves it best?",
-    variants=[Variant(kind, settings={"position": kind}, options=OPTIONS, line="ViT") for kind in KINDS],
+    variants=[Variant(kind, settings=PLAIN | {"position": kind}, options=OPTIONS, line="ViT") for kind in KINDS],
     minutes=12,
     seeds=(0, 1, 2),
     notes="CIFAR-10 from scratch, 20 epochs, Muon, patches of 4. Beside sincos they begin larger; all else is equal.",

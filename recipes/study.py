@@ -7,9 +7,10 @@
     python recipes/positions.py --list                                what would be run, and the minutes planned
     python recipes/study.py                                           all studies, with their questions
 
-A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. What the record has
-already, with the same settings and pictures, is not run again, on another machine either. Every run learns
-from train/ alone, of which `vitrail.train` holds out its own validation images; test/ is read once, at the end.
+A run that is finished is kept, as JSON beside its folder, and one that was interrupted is resumed. The record is
+written after each. What it has already, with the same settings and pictures, is not run again, on another machine
+either. Every run learns from train/ alone, of which `vitrail.train` holds out its own validation images; test/ is read
+once, at the end.
 """
 
 import argparse
@@ -17,9 +18,12 @@ import importlib
 import json
 import os
 import re
-import subprocess
+import signal
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +31,18 @@ import measure
 import numpy as np
 import scales
 import torch
-from ledger import Rows, check_done, keep_versions, known_rows, record, script, show, to_do
+from ledger import Rows, about, check_done, keep_versions, known_rows, record, script, show, to_do
+from processes import Command, run_all
 from variants import Study, Variant
 
 import vitrail
+from vitrail import VitrailError
+from vitrail.train.leave import Stopped
 from vitrail.whole import whole
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records" / "studies"
+PATIENCE = 300.0  # seconds without a word of a run on a GPU, where nothing is silent for so long
 
 
 def part(data: Path, count: int, folder: Path) -> Path:
@@ -125,7 +133,16 @@ def options(study: Study) -> argparse.ArgumentParser:
 
 
 def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
-    asked = options(study).parse_args(arguments)
+    """The record; whatever ends it does so in a sentence."""
+    try:
+        return _main(study, options(study).parse_args(arguments))
+    except (KeyboardInterrupt, Stopped):
+        sys.exit("Stopped; what was under way has saved what it had. The same command goes on.")
+    except VitrailError as error:
+        sys.exit(str(error))
+
+
+def _main(study: Study, asked: argparse.Namespace) -> dict[str, Any] | None:
     name = f"{study.name}-toy" if asked.scale == "toy" else study.name
     work = asked.work or ROOT / "runs" / "studies" / name
     out = asked.out or (work if asked.scale == "toy" else RECORDS)
@@ -150,8 +167,8 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
             wanted |= {need for variant in wave if variant.name in wanted for need in variant.needs}
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
     before = out / f"{study.name}.json"
-    if not (asked.data.exists() or asked.list or study.without_data):
-        raise SystemExit(f"There is no {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
+    if not (asked.data.is_file() or asked.list or study.without_data):
+        raise SystemExit(f"There is no file {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
     known: Rows = {}
     if asked.scale != "toy" and asked.data.exists() and not study.without_data:
         try:
@@ -169,51 +186,67 @@ def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | N
         "small": "small: minutes each on a CPU core",
         "toy": "toy size: seconds each",
     }[asked.scale]
-    there = f", {len(known)} are in {before}" if known else ""
+    begun = sum((variant.place(work, seed) / "run.json").exists() for variant, seed in todo)
+    there = (f", {begun} of them begun" if begun else "") + (f", {len(known)} are in {before}" if known else "")
     print(f"{study.name}: {study.question} {len(todo)} runs to do{there}; {planned}.")
     if asked.list:
         for variant, seed in todo:
             told = " ".join(f"{key}={value}" for key, value in variant.options.items())
             print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {told}".rstrip())
         return None
+    pictures = None if study.without_data else about(asked.data)  # that there are some, before anything is written
     work.mkdir(parents=True, exist_ok=True)
     if asked.scale != "toy":
         keep_versions(work, asked.device, None if study.without_data else asked.data)
     end = time.monotonic() + 60 * asked.minutes if asked.minutes else float("inf")
-    for wave in waves:
-        _run_wave(study, [(v, s) for v, s in todo if v in wave], asked, work, end)
-    found = record(study, asked.seeds, asked.data, work, out, asked.device, asked.scale, known)
+    write = partial(record, study, asked.seeds, pictures, work, out, asked.device, asked.scale, known)
+    run = _one_by_one if asked.jobs <= 1 or study.without_data else _at_once
+    failed = run(study, sorted(todo, key=lambda job: job[1]), asked, work, end, write)  # the first seed of all first
+    found = write()
     show(found)
     print(f"  Record: {before}; python recipes/plot.py {before} draws it.")
+    if failed:
+        sys.exit(f"{', '.join(failed)} failed: see above.")
     return found
 
 
-def _run_wave(study: Study, jobs: list[tuple[Variant, int]], asked: argparse.Namespace, work: Path, end: float) -> None:
-    """In this process, which a run that fails ends, or as many at a time as was asked for, of which one that fails is
-    named and the others go on. What a model costs is measured alone."""
-    if asked.jobs <= 1 or any(variant.verb == "cost" for variant, _ in jobs):
-        for variant, seed in jobs:
-            if time.monotonic() < end and _ready(study, variant, seed, work):
-                run_one(study, variant, seed, asked.data, work, asked.device)
-        return
-    running: list[tuple[str, subprocess.Popen]] = []
+Jobs = list[tuple[Variant, int]]  # with their seeds
+Write = Callable[[], dict[str, Any]]  # the record, after each run
+
+
+def _one_by_one(study: Study, todo: Jobs, asked: argparse.Namespace, work: Path, end: float, write: Write) -> list[str]:
+    """In this process, which a run that fails ends. What a model costs is always measured so."""
+    for variant, seed in todo:
+        if time.monotonic() < end and _ready(study, variant, seed, work):
+            run_one(study, variant, seed, asked.data, work, asked.device)
+            write()
+    return []
+
+
+def _at_once(study: Study, todo: Jobs, asked: argparse.Namespace, work: Path, end: float, write: Write) -> list[str]:
+    """As many processes at a time as was asked for. Gives the names of those that failed; the others go on."""
+    given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
+    words = [sys.executable, "-X", "faulthandler", str(script(study))]
+    words += [str(word) for pair in given.items() for word in pair]
+    words += [] if asked.scale == "full" else [f"--{asked.scale}"]
+    commands = []
+    for variant, seed in todo:
+        name, ready = variant.place(work, seed).name, partial(_ready, study, variant, seed, work)
+        commands.append(Command(name, [*words, "--one", variant.name, str(seed)], work / f"{name}.log", ready))
     environment = os.environ | {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // asked.jobs))}
-    waiting = [(variant, seed) for variant, seed in jobs if _ready(study, variant, seed, work)]
-    while waiting or running:
-        while waiting and len(running) < asked.jobs and time.monotonic() < end:
-            variant, seed = waiting.pop(0)
-            given = {"--data": asked.data, "--work": work, "--device": asked.device, "--jobs": asked.jobs}
-            words = [sys.executable, str(script(study)), *(str(word) for pair in given.items() for word in pair)]
-            words += [*([] if asked.scale == "full" else [f"--{asked.scale}"]), "--one", variant.name, str(seed)]
-            name = variant.place(work, seed).name
-            with (work / f"{name}.log").open("a") as log:
-                running.append((name, subprocess.Popen(words, stdout=log, stderr=log, env=environment)))
-        time.sleep(0.2)
-        for name, process in [one for one in running if one[1].poll() is not None]:
-            running.remove((name, process))
-            print(f"  {name}: {'done' if process.returncode == 0 else f'failed, see {work / name}.log'}", flush=True)
-        if time.monotonic() >= end:
-            waiting = []
+    patience = PATIENCE if asked.device.startswith("cuda") else float("inf")
+    print(f"  What each run says goes into {work}{os.sep}NAME.log.", flush=True)
+    failed: list[str] = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with closing(run_all(commands, asked.jobs, environment, end, patience)) as outcomes:
+            for command, what in outcomes:
+                print(f"  {command.name}: {what}", flush=True)
+                failed += [command.name] * (what.startswith("failed") or "was ended" in what)
+                write()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return failed
 
 
 def _ready(study: Study, variant: Variant, seed: int, work: Path) -> bool:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# What most studies ask about: `vit_mini4`, or `vit_mini8` of depth 7, as a plain ViT of 64 tokens and no others.
+PLAIN: dict[str, Any] = {"class_token": False, "pool": "mean", "heads": 6}
+
 
 @dataclass(frozen=True)
 class Variant:

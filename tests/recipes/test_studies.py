@@ -21,6 +21,7 @@ from variants import slug
 
 import vitrail
 from vitrail.models.catalog import model_settings
+from vitrail.models.cost import cost
 from vitrail.train.recipe import Recipe
 
 RECIPES = Path(study.__file__).parent
@@ -32,6 +33,7 @@ CHOSEN = {
     "robustness": ["ViT, augmented"],
     "pretraining": ["MAE, probe"],
     "distillation": ["hard"],
+    "few_labels": ["mae-2000"],
     "resolution": ["not resized, 48", "resized, 24", "new head, 28", "fine-tuned, 48"],
     "pooling": ["attention"],
     "stems": ["hybrid"],
@@ -86,19 +88,40 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
     assert (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns == before
 
 
-def test_a_copy_is_a_study_of_its_own_with_several_runs_at_a_time_too(tmp_path):
-    """Whatever its name says: each run is a process, of the file that was started."""
-    text = (RECIPES / "pooling.py").read_text(encoding="utf-8").replace('"mean"', '"mine"', 1)
-    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    words = ["--toy", "--jobs", "2", "--seeds", "0", "--device", "cpu", "--work", "work", "--only", "mine"]
-    done = subprocess.run(
-        [sys.executable, "mine.py", *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(RECIPES)},
+def run_a_copy(folder, old, new, only):
+    """Of pooling.py, with one thing changed, at toy size and two runs at a time."""
+    text = (RECIPES / "pooling.py").read_text(encoding="utf-8").replace(old, new, 1)
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    words = ["--toy", "--jobs", "2", "--seeds", "0", "--device", "cpu", "--work", "work", "--only", only]
+    return subprocess.run(
+        [sys.executable, "mine.py", *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(RECIPES)},
         capture_output=True, text=True,
     )  # fmt: skip
+
+
+def test_a_copy_is_a_study_of_its_own_with_several_runs_at_a_time_too(tmp_path):
+    """Whatever its name says: each run is a process, of the file that was started."""
+    done = run_a_copy(tmp_path, '"mean"', '"mine"', only="mine")
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "work" / "pooling.json").read_text())
     assert [row["variant"] for row in record["runs"]] == ["mine"], done.stdout
     assert record["command"].startswith("python recipes/mine.py --toy")
+
+
+def test_what_fails_is_told_of_with_its_reason_and_by_the_exit(tmp_path):
+    done = run_a_copy(tmp_path, '"pool": "mean"', '"pol": "mean"', only="mean")
+    assert done.returncode == 1 and done.stderr == "mean-0 failed: see above.\n"
+    assert "mean-0: failed: 'pol' is not a setting of ViT models. Did you mean" in done.stdout
+    assert "Traceback" not in (tmp_path / "work" / "mean-0.log").read_text()
+
+
+def test_pictures_that_are_none_are_told_of_and_leave_nothing_behind(tmp_path):
+    found = importlib.import_module("pooling").STUDY
+    (tmp_path / "notes.md").write_text("no pictures")
+    for data, words in (("nothing.npz", "There is no file"), (".", "There is no file"), ("notes.md", "notes.md")):
+        with pytest.raises(SystemExit, match=words):
+            study.main(found, ["--data", str(tmp_path / data), "--work", str(tmp_path / "w"), "--out", str(tmp_path)])
+        assert not (tmp_path / "w").exists()
 
 
 def test_what_is_done_is_not_taken_for_another_variant_or_other_pictures(tmp_path):
@@ -128,7 +151,9 @@ def test_a_small_study_takes_a_tenth_of_pictures_of_any_name(tmp_path):
 def test_a_small_study_asks_the_same_with_less_of_everything():
     with pytest.raises(SystemExit, match="scaling has no small form"):
         scales.small(importlib.import_module("scaling").STUDY)
-    for name in CHOSEN.keys() - {"scaling"}:
+    with pytest.raises(SystemExit, match="few_labels has no small form: vitrail_tiny_mae has the size that it has"):
+        scales.small(importlib.import_module("few_labels").STUDY)
+    for name in CHOSEN.keys() - {"scaling", "few_labels"}:
         whole = importlib.import_module(name).STUDY
         small, kept = scales.small(whole), [v for v in whole.variants if not v.model.startswith("tv:")]
         assert small.seeds == (0, 1, 2) and small.data == whole.data and "50,000" not in small.question
@@ -144,6 +169,7 @@ def test_a_small_study_asks_the_same_with_less_of_everything():
             mine, its = (model_settings(variant.named, num_classes=10) for variant in (one, other))
             assert mine.width < its.width / 2 and mine.depth <= (its.depth + 1) / 2
             assert mine.position == its.position and mine.pool == its.pool and mine.grid == its.grid
+            assert cost(mine).multiply_adds < cost(its).multiply_adds / 10  # a teacher's convolutions, too
     sizes, amounts = (scales.small(importlib.import_module(name).STUDY) for name in ("model_size", "data_amount"))
     assert [v.name for v in sizes.variants][:4] == ["vit-32×3", "vit-64×5", "vit-96×5", "vit-128×5"]
     assert [v.name for v in amounts.variants if v.line == "ViT"] == ["vit-50", "vit-200", "vit-1000", "vit-5000"]
@@ -180,6 +206,52 @@ def test_runs_may_be_processes_and_one_that_was_stopped_is_resumed(tmp_path, cap
     (resumed,) = run()
     assert resumed["resumed"] and resumed["figures"] == row["figures"]
     assert row["jobs"] == [2] and resumed["jobs"] == [2, 1] and resumed["seconds"] == row["seconds"]
+
+
+def test_the_first_seed_of_all_comes_first_and_the_record_is_written_after_each_run(tmp_path, monkeypatch):
+    small = {"epochs": 1, "batch_size": 32, "workers": 0}
+    base = study.Variant("base", "vit_nano2:depth=1", options=small)
+    after = study.Variant("after", options=small | {"weights": "run:base", "refit": "off"})
+    other = study.Variant("other", "vit_nano2:depth=1", options=small | {"lr": 1e-4})
+    data, done, whole = scales.toy_data(tmp_path / "digits.npz"), [], study.run_one
+
+    def stopping(found, variant, seed, *more):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append((variant.name, seed))
+        return whole(found, variant, seed, *more)
+
+    monkeypatch.setattr(study, "run_one", stopping)
+    words = ["--data", str(data), "--device", "cpu", "--work", str(tmp_path / "w"), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="The same command goes on"):
+        study.main(study.Study("small", "?", [after, other, base], 1, seeds=(0, 1)), words)
+    assert done == [("other", 0), ("base", 0), ("after", 0), ("other", 1)]
+    record = json.loads((tmp_path / "small.json").read_text())
+    assert {(row["variant"], row["seed"]) for row in record["runs"]} == {*done}
+    assert sorted(record["missing"]) == ["after-1", "base-1"]
+
+
+def test_several_at_a_time_come_in_that_order_too_and_say_where_they_stood(tmp_path, monkeypatch):
+    found = importlib.import_module("data_amount").STUDY
+    asked = study.options(found).parse_args(["--jobs", "3", "--device", "cuda", "--data", "x.npz"])
+    told = []
+
+    def heard(commands, *rest):
+        told.append((commands, rest))
+        yield from ()
+
+    monkeypatch.setattr(study, "run_all", heard)
+    todo = sorted([(v, s) for v in found.variants for s in (0, 1)], key=lambda job: job[1])
+    study._at_once(found, todo, asked, tmp_path, 5.0, dict)
+    ((commands, (jobs, environment, end, patience)),) = told
+    assert (jobs, end, patience) == (3, 5.0, study.PATIENCE) and int(environment["OMP_NUM_THREADS"]) >= 1
+    names = [command.name for command in commands]
+    assert names.index("mae-50000-0") < names.index("vit-500-1") and len(names) == len(todo)
+    (mae,) = (command for command in commands if command.name == "mae-500-0")
+    assert mae.words[1:3] == ["-X", "faulthandler"] and mae.words[-3:] == ["--one", "mae-500", "0"]
+    assert not mae.ready()
+    found.find("pretraining-500").result(tmp_path, 0).touch()
+    assert mae.ready() and commands[0].ready()
 
 
 def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_weights_are_wanted(tmp_path, capsys):
