@@ -11,7 +11,9 @@ import vitrail
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import photographs
+import pytest
 import record
+import throughput
 
 
 def test_a_record_has_the_command_without_places_and_the_versions(tmp_path, monkeypatch):
@@ -36,3 +38,20 @@ def test_photographs_of_known_classes_are_found_by_name_and_by_number(tmp_path):
     np.savez(tmp_path / "set.npz", test_images=images, test_labels=[1, 0])
     pictures, truth = photographs.pictures(tmp_path / "set.npz", [])
     assert [picture.size for picture in pictures] == [(4, 4)] * 2 and truth.tolist() == [1, 0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, and the benchmark would begin")
+def test_what_is_about_a_gpu_says_so_where_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["throughput.py"])
+    with pytest.raises(SystemExit) as ended:
+        throughput.main()
+    assert ended.value.code == 2 and capsys.readouterr().err == "This is about a GPU, and there is none here.\n"
+
+
+def test_random_pictures_are_a_data_set_that_can_be_trained_on(tmp_path):
+    throughput.random_pictures(tmp_path / "random.npz", 600, 8)
+    row = throughput.measured(
+        tmp_path / "random.npz", "vit_nano2:depth=1", "adamw", 64, 3, tmp_path / "run", compile="off"
+    )
+    assert len(row["epochs"]) == 3
+    assert row["images_per_second"] == pytest.approx(np.median(row["epochs"][1:]), abs=0.5)  # the first compiles
