@@ -85,6 +85,17 @@ def test_nothing_inside_is_one_sentence(tmp_path, monkeypatch):
     assert str(told.value).count("vitrail_tiny") == 1 and str(told.value).endswith("`vitrail models` lists them all.")
 
 
+def test_a_slip_in_a_name_is_answered_with_what_is_there(inside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "pets").mkdir(parents=True)
+    for slip, meant in (("vitrail_tny", "vitrail_tiny"), ("runs/pet", "runs/pets"), ("deit_tny", "deit_tiny")):
+        with pytest.raises(VitrailError, match=f"'{slip}' is neither a file .*Did you mean \"{meant}\""):
+            vitrail.load(slip)
+    with pytest.raises(VitrailError) as told:
+        vitrail.load("runs/zzzz")
+    assert "Did you mean" not in str(told.value)
+
+
 def run(*arguments):
     with pytest.raises(SystemExit) as stopped:
         main([str(argument) for argument in arguments])

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from vitrail.errors import VitrailError
-from vitrail.models import resolve
+from vitrail.errors import VitrailError, closest
+from vitrail.models import list_models, resolve
 from vitrail.models.catalog import change
+from vitrail.weights.shipped import shipped_names
 
 
 def published(name: str) -> str:
@@ -16,6 +17,8 @@ def published(name: str) -> str:
         entry, implied = resolve(name)
     except VitrailError as error:
         what = f"{name!r} is neither a file or folder nor a model name"
+        if meant := _meant(name):
+            raise VitrailError(f'{what}. Did you mean "{meant}"?') from None
         raise VitrailError(str(error).replace(f"There is no model named {name!r}", what, 1)) from None
     hub = entry.hub or ""
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and name != hub and not name.startswith(("ViT", "R50", "R26")):
@@ -26,6 +29,16 @@ def published(name: str) -> str:
         what = f"{name} (another than {hub})" if hub else entry.name
         raise VitrailError(f"No public weights are recorded for {what}; give a file, a folder, or hf://org/name.")
     return f"hf://{hub}"
+
+
+def _meant(name: str) -> str:
+    """What is like it beside the place that it names, or a model that ships inside; "" where the catalog is nearer."""
+    place = Path(name).expanduser()
+    if len(place.parts) > 1 and place.parent.is_dir():
+        found = closest(place.name, [path.name for path in place.parent.iterdir()])
+        return str(place.with_name(found)) if found else ""
+    found = closest(name, [*list_models(), *shipped_names()])
+    return found if found in shipped_names() else ""
 
 
 def imagenet_labels() -> list[str]:
