@@ -1,6 +1,7 @@
 """The end of fine-tuning: how far to go from the linear classifier, and once more on all images."""
 
 import csv
+import re
 import signal
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import vitrail
 from tests.odd_files import photograph
 from tests.train.support import Command, differences, make_folder, small_options
 from vitrail.evaluate import _places_in_training
-from vitrail.train import job
+from vitrail.train import job, words
 from vitrail.train.settle import SHARES, best_share, between
+from vitrail.train.view import View
 from vitrail.weights import read_checkpoint
 
 OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0.2, "augment": "light", "seed": 2}
@@ -98,6 +100,24 @@ def test_the_weights_kept_are_those_of_a_run_on_all_images(run, data, weights, t
 def test_nothing_of_the_way_there_is_left(run):
     assert not (run / "again").exists() and not (run / "start.safetensors").exists()
     assert "on all 160 with what validation had chosen" in (run / "report.html").read_text()
+
+
+def test_the_time_left_counts_the_second_time_and_a_long_run_is_told_of_once(
+    data, weights, tmp_path, monkeypatch, capsys
+):
+    shown = []
+    monkeypatch.setattr(View, "step", lambda view, now: shown.append(now))
+    monkeypatch.setattr(words, "LONG", 0.0)
+    vitrail.train(data, **tuning(weights), out=tmp_path / "run")
+    ends = [now for now in shown if now.step == now.steps]
+    assert [now.epoch for now in ends] == [1, 2, 3, 4, 1, 2, 3, 4]
+    end = ends[3]  # of the first time, after which all 160 are learned from, as often
+    assert end.seconds_left == pytest.approx(4 * 160 / end.images_per_second, rel=1e-6)
+    assert ends[-1].seconds_left == 0
+    said = capsys.readouterr().out
+    assert (
+        len(re.findall("This takes about .*; --tune probe would stop at the linear classifier, and fewer", said)) == 1
+    )
 
 
 def test_a_run_killed_while_it_learns_from_all_images_ends_with_the_same_bits(run, data, weights, tmp_path):

@@ -27,7 +27,7 @@ from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
 from vitrail.train.finish import classification_content, data_problems, figures_of
 from vitrail.train.forward import Forward
 from vitrail.train.images import Images, read
-from vitrail.train.loop import Settings, Trainer
+from vitrail.train.loop import Progress, Settings, Trainer
 from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
@@ -35,13 +35,24 @@ from vitrail.train.settle import best_share, copies
 from vitrail.train.start import set_drop_path
 from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
-from vitrail.train.words import CHOSE, NAMES, SHORT, held_out, kept, show_outcome, show_plan, show_unreadable
+from vitrail.train.words import (
+    CHOSE,
+    NAMES,
+    SHORT,
+    advise_shorter,
+    held_out,
+    kept,
+    show_outcome,
+    show_plan,
+    show_unreadable,
+)
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
 
 START = "start.safetensors"  # in the run folder, until the run is finished
 FEW = 100  # images to validate on: figures of fewer say little
+MEASURED = 4  # steps that an estimate of the time needs; the first of them is slower
 PROBE_LIMIT = 20_000_000  # images × classes; beyond, a head is learned as quickly as it is solved for
 
 
@@ -72,6 +83,7 @@ class Job(Work):
                 "--optimizer muon is for matrices inside of a transformer, and none of them learns here: leave it out."
             )
         self.cross_validated: tuple[float, int] | None = None  # the linear classifier's figure, and of how many images
+        self.estimated = self.again  # has it been said how long it takes?
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
         if recipe.teacher is not None:
@@ -247,6 +259,22 @@ class Job(Work):
             self.teacher.net.compile()
         return super().trainer()
 
+    @property
+    def learns_from_all(self) -> bool:
+        """Once more, in the end. Not the second time, which holds nothing out."""
+        return self.recipe.refit == "on" and "val" in self.views
+
+    def show_step(self, now: Progress) -> None:
+        """What is left is left of both times. The first estimate that is long is answered once."""
+        if self.learns_from_all and now.seconds_left is not None:
+            images = len(self.samples["train"]) + len(self.samples["val"])
+            again = now.epochs * images / now.images_per_second
+            now = replace(now, seconds_left=now.seconds_left + again)
+        if not self.estimated and now.seconds_left is not None and now.step >= MEASURED:
+            self.estimated = True
+            advise_shorter(self.view, now.seconds_left, self.cross_validated is not None)
+        super().show_step(now)
+
     def would_compile(self, images: int) -> bool:
         return not self.caches and super().would_compile(images)
 
@@ -261,7 +289,7 @@ class Job(Work):
         unchanged: Any = as_they_are
         return Trainer(
             self.model, FromFeatures.of(self.task), images, unchanged, replace(self.settings(), compile=False),
-            self.group, self.validate if validated else None, self.folder, self.view.step, self.view.line, validated,
+            self.group, self.validate if validated else None, self.folder, self.show_step, self.view.line, validated,
         )  # fmt: skip
 
     def settings(self) -> Settings:
@@ -320,7 +348,7 @@ class Job(Work):
             figures, more, parts = self.measured()
         unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
         show_unreadable(self.view, {name: why for name, why in unreadable.items() if name not in self.left_out})
-        if self.recipe.refit == "on" and "val" in self.views:
+        if self.learns_from_all:
             trained += f", then on all {learn_from_all(self, share):,} with what validation had chosen"
         if self.group.first:
             seconds = time.monotonic() - began

@@ -12,8 +12,9 @@ from vitrail.data.store import DiskStore
 from vitrail.train.images import Images
 from vitrail.train.recipe import Recipe
 from vitrail.train.start import Start
-from vitrail.train.view import View
+from vitrail.train.view import View, clock
 
+LONG = 600.0  # seconds
 CHOSE = "which also chose what was kept: expect less on new images"
 NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1", "auc": "AUC", "eer": "EER"}
 SHORT = {"top1": "accuracy", "map": "mAP", "auc": "AUC"}
@@ -100,6 +101,13 @@ def advise(view: View, row: dict[str, Any], train: Images) -> None:
         if not isinstance(store, DiskStore | None):
             what = "the images are in memory already, so the device is faster than this processor"
         view.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
+
+
+def advise_shorter(view: View, seconds: float, solved: bool) -> None:
+    """Of a run that takes long: how long, and what is sooner done. `solved`: it began with a linear classifier."""
+    if seconds >= LONG:
+        probe = "--tune probe would stop at the linear classifier, and " if solved else ""
+        view.line(f"  This takes about {clock(seconds)}; {probe}fewer --epochs are sooner done.")
 
 
 def kept(best: dict[str, Any], solved: bool) -> str:

@@ -21,7 +21,7 @@ from vitrail.train.distributed import Processes
 from vitrail.train.images import Images, all_bad, read
 from vitrail.train.leave import Stopped
 from vitrail.train.log import Log
-from vitrail.train.loop import Settings, Trainer
+from vitrail.train.loop import Progress, Settings, Trainer
 from vitrail.train.recipe import concerning, shared, to_dict
 from vitrail.train.record import Record, command_line, described, digest, versions
 from vitrail.train.start import Start
@@ -190,8 +190,11 @@ class Work(ABC):
         validated = len(self.views["val"].numbers) if "val" in self.views else 0
         return self.looping(
             self.model, self.task, self.views["train"], self.augmenter(), self.settings(), self.group,
-            self.validate if validated else None, self.folder, self.view.step, self.view.line, validated,
+            self.validate if validated else None, self.folder, self.show_step, self.view.line, validated,
         )  # fmt: skip
+
+    def show_step(self, now: Progress) -> None:
+        self.view.step(now)
 
     def would_compile(self, images: int) -> bool:
         """Unasked, where the machine can."""
