@@ -275,9 +275,6 @@ class Job(Work):
             advise_shorter(self.view, now.seconds_left, self.cross_validated is not None)
         super().show_step(now)
 
-    def would_compile(self, images: int) -> bool:
-        return not self.caches and super().would_compile(images)
-
     def trainer_of_features(self) -> Trainer:
         if self.resumed:  # features are those of its weights
             self.model.load_state_dict(self.resumed[1]["model"])
@@ -285,12 +282,7 @@ class Job(Work):
         images = as_images(self.views["train as predicted"], features, self.group.device)
         if self.recipe.balance == "sampling":
             images.weights = self.drawing_weights(images.labels())
-        validated = len(self.views["val"].numbers) if "val" in self.views else 0
-        unchanged: Any = as_they_are
-        return Trainer(
-            self.model, FromFeatures.of(self.task), images, unchanged, replace(self.settings(), compile=False),
-            self.group, self.validate if validated else None, self.folder, self.show_step, self.view.line, validated,
-        )  # fmt: skip
+        return self.trainer_on(images, as_they_are, FromFeatures.of(self.task))
 
     def settings(self) -> Settings:
         recipe = self.recipe

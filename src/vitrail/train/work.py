@@ -187,10 +187,13 @@ class Work(ABC):
             trainer.save()
 
     def trainer(self) -> Trainer:
+        return self.trainer_on(self.views["train"], self.augmenter(), self.task)
+
+    def trainer_on(self, images: Images, augmenter: Any, task: Any) -> Trainer:
         validated = len(self.views["val"].numbers) if "val" in self.views else 0
         return self.looping(
-            self.model, self.task, self.views["train"], self.augmenter(), self.settings(), self.group,
-            self.validate if validated else None, self.folder, self.show_step, self.view.line, validated,
+            self.model, task, images, augmenter, self.settings(), self.group, self.validate if validated else None,
+            self.folder, self.show_step, self.view.line, validated,
         )  # fmt: skip
 
     def show_step(self, now: Progress) -> None:
@@ -199,11 +202,11 @@ class Work(ABC):
     def would_compile(self, images: int) -> bool:
         """Unasked, where the machine can."""
         steps = self.epochs * (images // (self.recipe.batch_size or 64))
-        return worth_compiling(self.recipe.compile, self.group.device, steps)
+        return not self.caches and worth_compiling(self.recipe.compile, self.group.device, steps)
 
     @property
     def compiles(self) -> bool:
-        asked = self.recipe.compile == "on"
+        asked = self.recipe.compile == "on" and not self.caches
         return asked or (self.would_compile(len(self.views["train"].numbers)) and can_build())
 
     # -- data --------------------------------------------------------------------------------------------------------
