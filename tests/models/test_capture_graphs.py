@@ -9,6 +9,7 @@ from tests.models.restatements import image, randomised
 from tests.models.unfused import MODELS, VIT, as_tuple, close, joined, model_of, run, unfused
 from vitrail.errors import VitrailError
 from vitrail.models import VisionTransformer, capture
+from vitrail.models.tuning import tune
 
 
 @pytest.mark.parametrize(
@@ -143,3 +144,17 @@ def test_gradients_of_a_compiled_model_are_the_same_unless_its_graph_must_be_who
     whole = torch.compile(model, backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="leave out fullgraph=True"), capture(whole, gradients=True):
         whole(x)
+
+
+def test_a_compiled_model_with_prompts_is_captured_without_them():
+    torch._dynamo.reset()
+    model, x = tune(model_of("learned"), "prompt", tokens=4), image(1, 3, 12, 12, dtype=torch.float32)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        with capture(compiled) as maps:
+            compiled(x)
+        with capture(model) as expected:
+            model(x)
+    grid = expected[0].shape[-1]
+    assert sorted(maps) == [0, 1, 2] and grid == 1 + maps.layouts[0].grid[0] * maps.layouts[0].grid[1]
+    assert all(torch.equal(maps[layer], expected[layer]) for layer in maps)

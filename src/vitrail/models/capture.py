@@ -171,7 +171,8 @@ class Probe:
         """q, k, v and the kernel's output are [B, H, N, d]."""
         self.check(dropout, layout)
         if layout is not None:
-            layout = layout._replace(places=layout.places()) if callable(layout.places) else layout
+            if callable(layout.places):  # not by _replace, whose tuple PyTorch 2.11 can't hand out of a compiled graph
+                layout = Layout(layout.grid, layout.prefix, layout.places(), layout.windows, layout.prompts)
             self.maps.layouts[self.layer] = layout
         windows, prompts = (None, 0) if layout is None else (layout.windows, layout.prompts)
         if self.maps.rows is not None and not torch.compiler.is_compiling():  # which launches no kernels one by one

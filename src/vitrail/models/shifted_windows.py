@@ -33,7 +33,9 @@ class ShiftedWindows:
         if self.pad_first:
             # None where one window covers the map; as a minimum, since an exported graph can't branch on a size.
             room = (self.padded[0] - window[0], self.padded[1] - window[1])
-            self.shift = (torch.sym_min(shift[0], room[0]), torch.sym_min(shift[1], room[1]))
+            # Of plain numbers Python's own: PyTorch 2.11 can't compile the other.
+            least = torch.sym_min if open_size(real) else min
+            self.shift = (least(shift[0], room[0]), least(shift[1], room[1]))
 
     @property
     def count(self) -> int:

@@ -119,7 +119,8 @@ class PromptedAttention(Attention):
             seen = bias > -50  # a mask keeps the others apart
             mean = (bias * seen).sum(dim=-1, keepdim=True) / seen.sum(dim=-1, keepdim=True)
             bias = F.pad(torch.cat([mean.expand(*mean.shape[:-1], count), bias], dim=-1), (0, 0, count, 0))
-        layout = None if layout is None else layout._replace(prompts=count)
+        if layout is not None:
+            layout = Layout(layout.grid, layout.prefix, layout.places, layout.windows, prompts=count)
         return super().forward(x, bias, rotary, layout)[:, count:]
 
 
