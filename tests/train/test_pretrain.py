@@ -241,8 +241,8 @@ def test_training_goes_on_from_a_run_with_what_masked_autoencoders_want(run, dat
     said = capsys.readouterr().out
     assert "Starts from the encoder in" in said and "a new head on the mean of its patches" in said
     assert re.search(r"layer decay +0\.75  MAE's paper", said) and re.search(r"lr .* MAE's paper", said)
-    assert "linear classifier on the frozen features" not in said  # it would begin with huge weights
-    first = rows(tuned.folder)[0]
+    assert "  Tuning starts from a small head instead, and has to get ahead of it." in said
+    first = rows(tuned.folder)[1]  # a solved head has huge weights, with which the loss would begin far above chance
     assert first["epoch"] == 1 and first["train_loss"] < 1.5 * np.log(len(vitrail.load(tuned).labels))
     record = json.loads((tuned.folder / "run.json").read_text())
     assert record["recipe"]["layer_decay"] == 0.75 and record["model"]["masked"]
@@ -250,7 +250,30 @@ def test_training_goes_on_from_a_run_with_what_masked_autoencoders_want(run, dat
     assert read_checkpoint(tuned.folder / "model.safetensors").settings.position == "sincos"
     larger = vitrail.train(data, weights=run, out=tmp_path / "large", image_size=12, tune="probe", **options)
     assert vitrail.load(larger, device="cpu").preprocessing.size == (12, 12)
-    assert "A linear classifier on the frozen features" in capsys.readouterr().out  # where nothing else learns
+
+
+def test_a_tuning_too_short_to_get_ahead_of_the_linear_classifier_keeps_it(run, data, tmp_path, capsys):
+    options = {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")}
+    for refit in ("off", "on"):
+        short, probe = (
+            vitrail.train(data, weights=run, refit=refit, out=tmp_path / f"{name}-{refit}", **options, **more)
+            for name, more in (("short", {"epochs": 1, "lr": 1e-6}), ("probe", {"tune": "probe"}))
+        )
+        assert "Kept: the linear classifier on frozen features" in capsys.readouterr().out
+        one, other = (load_file(each.folder / "model.safetensors") for each in (short, probe))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+        assert short.metrics["top1"] == probe.metrics["top1"]
+
+
+def test_tuning_after_masking_that_is_killed_goes_on_to_the_bit(run, data, tmp_path):
+    words = [data, "--weights", run.folder, "--epochs", "2", "--device", "cpu", "--workers", "0"]
+    whole, stopped, log = tmp_path / "whole", tmp_path / "stopped", tmp_path / "log"
+    assert Command("train", *words, "--out", whole, log=log).wait() == 0
+    at = ("vitrail.train.loop.Trainer._step", 2, signal.SIGKILL)
+    assert Command("train", *words, "--out", stopped, log=log, at=at).wait() == -signal.SIGKILL
+    again = Command("train", *words, "--out", stopped, "--resume", log=log)
+    assert again.wait() == 0, again.said
+    assert differences(whole, stopped) == []
 
 
 def test_the_plan_after_masking_is_the_papers_whatever_frozen_features_do():

@@ -15,11 +15,9 @@ from vitrail.data.augment import Augmenter
 from vitrail.data.pictures import fitted
 from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
-from vitrail.models.heads import classifiers
 from vitrail.models.tuning import PARTS, freeze, learns, merge, tune, tuning_of
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.distil import Distil
-from vitrail.tasks.probe import solve_probe
 from vitrail.tasks.report import ReportContent, write_report
 from vitrail.train.again import AGAIN, learn_from_all
 from vitrail.train.budget import budget_rows
@@ -27,11 +25,12 @@ from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
 from vitrail.train.finish import classification_content, data_problems, figures_of
 from vitrail.train.forward import Forward
 from vitrail.train.images import Images, read
+from vitrail.train.linear import exchange_heads, heads, solve_heads
 from vitrail.train.loop import Progress, Settings, Trainer
 from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
-from vitrail.train.settle import best_share, copies
+from vitrail.train.settle import SHARES, State, best_share, copies
 from vitrail.train.start import set_drop_path
 from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
@@ -45,6 +44,7 @@ from vitrail.train.words import (
     show_outcome,
     show_plan,
     show_unreadable,
+    surer,
 )
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
@@ -83,6 +83,7 @@ class Job(Work):
                 "--optimizer muon is for matrices inside of a transformer, and none of them learns here: leave it out."
             )
         self.cross_validated: tuple[float, int] | None = None  # the linear classifier's figure, and of how many images
+        self.solved: list[State] = []  # that classifier, where tuning starts from another head
         self.estimated = self.again  # has it been said how long it takes?
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
@@ -191,12 +192,15 @@ class Job(Work):
         return recipe.tune == "head" and plain and not drawn and not self.teacher and self.epochs > 0
 
     @property
+    def begins_small(self) -> bool:
+        """Does the head begin with small weights, whatever a linear classifier has? A masked autoencoder's features are
+        nearly alike before they have moved: what tells them apart in a line has huge weights, with whose mistakes the
+        loss would begin many times above chance."""
+        return self.start.masked and self.epochs > 0 and self.recipe.tune == "full"
+
+    @property
     def solves_head(self) -> bool:
-        if self.resumed or not self.start.pretrained:
-            return False
-        if self.start.masked and self.epochs and self.recipe.tune == "full":
-            # Its features are nearly alike before they have moved: what tells them apart in a line has huge weights,
-            # with whose mistakes the loss would begin many times above chance.
+        if self.resumed or not self.start.pretrained or (self.again and self.begins_small):
             return False
         small = len(self.samples["train"]) * len(self.task.classes) <= PROBE_LIMIT
         return small or self.recipe.tune == "probe"
@@ -210,20 +214,14 @@ class Job(Work):
                 self.recipe, self.why["lr"] = replace(recipe, lr=lr), "too many images to look at frozen features first"
                 self.view.line(f"  learning rate {lr:g}: {self.why['lr']}.")
             return {}
-        images, held_out = self.views["train as predicted"], []
+        images = self.views["train as predicted"]
         self.view.progress("  solving for a linear classifier on the frozen features")
-        features = self.head_inputs()
-        targets = self.task.targets(images.labels())
-        for layer, inputs in zip(classifiers(self.model), features, strict=True):
-            x, groups = inputs.to(self.group.device), self.groups(images)
-            probe = solve_probe(x, targets, self.task.multi_label, seed=recipe.seed, groups=groups)
-            weight, bias, unseen = self.group.of_first((probe.weight.cpu(), probe.bias.cpu(), probe.held_out.cpu()))
-            held_out.append(unseen)
-            with torch.no_grad():
-                layer.weight.copy_(weight)
-                if layer.bias is not None:
-                    layer.bias.copy_(bias)
-        score = self.task.score(torch.stack(held_out).mean(dim=0), targets)
+        small = heads(self.model) if self.begins_small else []
+        features, targets = self.head_inputs(), self.task.targets(images.labels())
+        unseen = solve_heads(
+            self.model, features, targets, self.task.multi_label, recipe.seed, self.groups(images), self.group
+        )
+        score = self.task.score(unseen, targets)
         self.view.settle()
         self.view.line(
             f"A linear classifier on the frozen features: {SHORT[self.task.figure]} {score[self.task.figure]:.1%}, "
@@ -238,11 +236,20 @@ class Job(Work):
         row: dict[str, Any] = {"epoch": 0, "train_loss": score["loss"]}
         if "val" in self.views:
             row |= {f"val_{name}": value for name, value in self.validate(self.model).items()}
+        if small:
+            ahead = ", and has to get ahead of it" if "val" in self.views else ""
+            self.view.line(f"  Tuning starts from a small head instead{ahead}.")
+            self.solved = exchange_heads(self.model, small)
         return row
 
-    def keep_start(self, first: dict[str, Any]) -> None:
+    def keep_first(self, first: dict[str, Any]) -> None:
+        """With the linear classifier, also where tuning starts from another head."""
+        small = exchange_heads(self.model, self.solved) if self.solved else []
+        super().keep_first(first)
         if self.epochs and (first or self.recipe.refit == "on"):
             self.save(self.folder / START, first)
+        if small:
+            exchange_heads(self.model, small)
 
     def head_inputs(self) -> list[Tensor]:
         """Of the training images as they will be predicted: for each layer that gives logits, its [n, D]."""
@@ -329,7 +336,8 @@ class Job(Work):
         share, solved = 1.0, any(row["epoch"] == 0 for row in history)
         if "val" in self.views and self.epochs and solved:
             self.view.progress("  measuring how far to go from the linear classifier")
-            share = best_share(self.model, self.first, copies(self.model), self.figure)
+            shares = (0.0, 1.0) if self.begins_small else SHARES  # between two heads of other kinds lies nothing
+            share = best_share(self.model, self.first, copies(self.model), self.figure, shares)
             self.view.settle()
             solution = next(row for row in history if row["epoch"] == 0)
             best = {**(best if share else solution), "share": share}
@@ -352,19 +360,11 @@ class Job(Work):
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
             named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
-            chosen, spent, remark = kept(best, solved), self.spent(seconds), self.surer(figures.get("n", 0))
+            chosen, spent, remark = kept(best, solved), self.spent(seconds), ""
+            if self.cross_validated is not None and 0 < figures.get("n", 0) < FEW:
+                remark = surer(*self.cross_validated, self.task.figure)
             show_outcome(self.view, named, figures, chosen, spent, self.folder, remark, chose)
         return figures
-
-    def surer(self, validated: int) -> str:
-        """Where few images were validated on, and chose: a figure of more of them, which chose nothing."""
-        if self.cross_validated is None or not 0 < validated < FEW:
-            return ""
-        score, count = self.cross_validated
-        return (
-            f"(They are few. On the {count:,} training images, cross-validated, the linear classifier that it began "
-            f"with has {SHORT[self.task.figure]} {score:.1%}.)"
-        )
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """On the validation images: the figures, what the file to ship has to know, and parts of the report."""

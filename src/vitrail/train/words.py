@@ -121,6 +121,14 @@ def kept(best: dict[str, Any], solved: bool) -> str:
     return end if share == 1 else f"{share:.0%} of the way from the linear classifier to {end}"
 
 
+def surer(score: float, count: int, figure: str) -> str:
+    """Where few images were validated on, and chose: a figure of more of them, which chose nothing."""
+    return (
+        f"(They are few. On the {count:,} training images, cross-validated, the linear classifier on frozen features "
+        f"has {SHORT[figure]} {score:.1%}.)"
+    )
+
+
 def show_nameless(view: View, classes: Sequence[str]) -> None:
     """Where masks or boxes bring numbers alone: how to call them by names."""
     if all(re.fullmatch(r"class \d+", name) for name in classes):

@@ -88,8 +88,10 @@ class Work(ABC):
         """Between reading and training; gives the row of epoch 0, if there is one."""
         return {}
 
-    def keep_start(self, first: dict[str, Any]) -> None:  # noqa: B027 - most runs have none
-        """Weights that the end of the run will want again."""
+    def keep_first(self, first: dict[str, Any]) -> None:
+        """What it begins with; the file to ship, where that has something to show or nothing will be trained."""
+        if first or not self.epochs:
+            self.keep(first or {"epoch": 0})
 
     @abstractmethod
     def settings(self) -> Settings:
@@ -180,9 +182,7 @@ class Work(ABC):
         if first:
             trainer.best = first
             trainer.history.append(first)
-        if first or not self.epochs:
-            self.keep(first or {"epoch": 0})
-        self.keep_start(first)
+        self.keep_first(first)
         if self.epochs:
             trainer.save()
 
