@@ -32,7 +32,7 @@ import numpy as np
 import scales
 import torch
 from ledger import Rows, about, check_done, keep_versions, known_rows, record, script, show, to_do
-from processes import Command, run_all
+from processes import Command, as_ctrl_c, run_all
 from variants import Study, Variant
 
 import vitrail
@@ -236,16 +236,13 @@ def _at_once(study: Study, todo: Jobs, asked: argparse.Namespace, work: Path, en
     environment = os.environ | {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // asked.jobs))}
     patience = PATIENCE if asked.device.startswith("cuda") else float("inf")
     print(f"  What each run says goes into {work}{os.sep}NAME.log.", flush=True)
+    outcomes = run_all(commands, asked.jobs, environment, end, patience)
     failed: list[str] = []
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with closing(run_all(commands, asked.jobs, environment, end, patience)) as outcomes:
-            for command, what in outcomes:
-                print(f"  {command.name}: {what}", flush=True)
-                failed += [command.name] * (what.startswith("failed") or "was ended" in what)
-                write()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with as_ctrl_c(signal.SIGTERM, signal.SIGHUP), closing(outcomes):
+        for command, words, fails in outcomes:
+            print(f"  {command.name}: {words}", flush=True)
+            failed += [command.name] * fails
+            write()
     return failed
 
 

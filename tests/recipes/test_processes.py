@@ -1,7 +1,9 @@
 """Several commands at a time: what becomes of those that end, fail, come too late or stand still."""
 
 import os
+import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ import processes
 import pytest
 from processes import Command, run_all
 
+RECIPES = Path(processes.__file__).parent
 FOR_EVER = "def waits_for_ever():\n    import time\n    while True: time.sleep(1)\n"
 
 
@@ -18,7 +21,7 @@ def python(folder, name, code, **more):
 
 
 def outcomes(*commands, jobs=2, **options):
-    return [(command.name, what) for command, what in run_all([*commands], jobs, dict(os.environ), **options)]
+    return [(one.command.name, one.words) for one in run_all([*commands], jobs, dict(os.environ), **options)]
 
 
 def told(command):
@@ -34,6 +37,14 @@ def is_there(pid):
     """And not only because nobody has asked how it ended."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def gone(pid):
+    """Whether it is, in the end: to be killed takes its time."""
+    began = time.monotonic()
+    while is_there(pid) and time.monotonic() - began < 10:
+        time.sleep(0.1)
+    return not is_there(pid)
 
 
 def test_they_run_at_a_time_and_each_has_its_log(tmp_path):
@@ -76,9 +87,48 @@ def test_one_that_stands_still_is_begun_again_once_and_its_log_says_where_it_sto
 
 def test_one_that_stands_still_too_late_or_twice_is_ended(tmp_path):
     always = python(tmp_path, "always", f"{FOR_EVER}waits_for_ever()")
-    (late,) = outcomes(always, patience=1.0, end=time.monotonic() + 0.8)
-    assert "was ended" in late[1]
-    assert ["again" in what for _, what in outcomes(always, patience=1.0)] == [True, False]
+    (late,) = run_all([always], 1, dict(os.environ), end=time.monotonic() + 0.8, patience=1.0)
+    assert "was ended" in late.words and late.failed
+    found = [*run_all([always], 1, dict(os.environ), patience=1.0)]
+    assert [("again" in one.words, one.failed) for one in found] == [(True, False), (False, True)]
+
+
+def test_one_that_is_begun_again_does_not_wait_for_a_place(tmp_path, monkeypatch):
+    """At the end of the queue it could come too late, and nobody would say so."""
+    monkeypatch.setattr(processes, "GRACE", 5.0)
+    always = python(tmp_path, "always", f"{FOR_EVER}waits_for_ever()")
+    others = [python(tmp_path, name, "import time; time.sleep(3)") for name in "abc"]
+    said = outcomes(always, *others, jobs=1, patience=4.0, end=time.monotonic() + 8)
+    assert [name for name, _ in said] == ["always", "always"] and "was ended" in said[1][1]
+
+
+def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
+    deaf = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(os.getpid())\ntime.sleep(60)"
+    one = python(tmp_path, "one", deaf)
+    script = f"""
+import os, sys
+from pathlib import Path
+from processes import Command, run_all
+for _ in run_all([Command("one", {one.words!r}, Path({str(one.log)!r}))], 1, dict(os.environ)):
+    pass
+"""
+    watching = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(RECIPES)}, stderr=subprocess.DEVNULL
+    )
+    pid = int(told(one))
+    for _ in range(2):
+        watching.send_signal(signal.SIGINT)
+        time.sleep(1)
+    assert watching.wait(10) != 0
+    assert gone(pid)
+
+
+def test_where_its_memory_may_be_written_is_as_before(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0])"
+    one = python(tmp_path, "one", code)
+    assert outcomes(one) == [("one", "done")] and told(one) == "0"
+    assert resource.getrlimit(resource.RLIMIT_CORE) == before
 
 
 def test_one_that_writes_is_not_taken_for_standing_still(tmp_path):
@@ -92,10 +142,7 @@ def test_nothing_is_left_of_one_that_was_ended(tmp_path):
     stands = python(tmp_path, "stands", f"{FOR_EVER}{begins}waits_for_ever()")
     listening = run_all([stands], 1, dict(os.environ), patience=3.0)
     next(listening)
-    pid, began = int(told(stands)), time.monotonic()
-    while is_there(pid) and time.monotonic() - began < 10:  # it has been killed, which takes its time
-        time.sleep(0.1)
-    assert not is_there(pid)
+    assert gone(int(told(stands)))
     listening.close()
 
 
@@ -104,7 +151,7 @@ def test_they_save_and_leave_when_nobody_listens(tmp_path):
     long = python(tmp_path, "long", f"{trap}signal.signal({signal.SIGTERM}, leave)\nprint(os.getpid())\ntime.sleep(60)")
     quick = python(tmp_path, "quick", "print(1)", ready=lambda: bool(told(long)))
     listening = run_all([long, quick], 2, dict(os.environ))
-    assert next(listening)[0] is quick and is_there(int(told(long)))
+    assert next(listening).command is quick and is_there(int(told(long)))
     listening.close()
     assert not is_there(int(told(long))) and long.log.read_text().endswith("saved\n")
 

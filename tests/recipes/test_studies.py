@@ -1,11 +1,14 @@
 """Every study at toy size: its variants run, its record has their figures, its plot is drawn."""
 
+import contextlib
 import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,26 +235,58 @@ def test_the_first_seed_of_all_comes_first_and_the_record_is_written_after_each_
 
 
 def test_several_at_a_time_come_in_that_order_too_and_say_where_they_stood(tmp_path, monkeypatch):
-    found = importlib.import_module("data_amount").STUDY
-    asked = study.options(found).parse_args(["--jobs", "3", "--device", "cuda", "--data", "x.npz"])
-    told = []
+    found, told = importlib.import_module("data_amount").STUDY, []
 
     def heard(commands, *rest):
         told.append((commands, rest))
         yield from ()
 
     monkeypatch.setattr(study, "run_all", heard)
-    todo = sorted([(v, s) for v in found.variants for s in (0, 1)], key=lambda job: job[1])
-    study._at_once(found, todo, asked, tmp_path, 5.0, dict)
+    work = tmp_path / "w"
+    words = ["--toy", "--jobs", "3", "--device", "cpu", "--work", str(work), "--seeds", "0", "1"]
+    study.main(found, [*words, "--minutes", "5"])
     ((commands, (jobs, environment, end, patience)),) = told
-    assert (jobs, end, patience) == (3, 5.0, study.PATIENCE) and int(environment["OMP_NUM_THREADS"]) >= 1
+    assert jobs == 3 and end < time.monotonic() + 300 and int(environment["OMP_NUM_THREADS"]) >= 1
+    assert patience == float("inf")  # a CPU may take its time
     names = [command.name for command in commands]
-    assert names.index("mae-50000-0") < names.index("vit-500-1") and len(names) == len(todo)
+    assert names.index("mae-50000-0") < names.index("vit-500-1") and len(names) == 2 * len(found.variants)
     (mae,) = (command for command in commands if command.name == "mae-500-0")
     assert mae.words[1:3] == ["-X", "faulthandler"] and mae.words[-3:] == ["--one", "mae-500", "0"]
     assert not mae.ready()
-    found.find("pretraining-500").result(tmp_path, 0).touch()
+    found.find("pretraining-500").result(work, 0).touch()
     assert mae.ready() and commands[0].ready()
+    asked = study.options(found).parse_args(["--device", "cuda", "--data", "x.npz"])
+    study._at_once(found, [], asked, work, end, dict)
+    assert told[1][1][-1] == study.PATIENCE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])  # of a machine that goes down, and of a terminal
+def test_a_study_that_is_ended_takes_its_runs_along(tmp_path, number):
+    words = ["--toy", "--jobs", "2", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path)]
+    watching = subprocess.Popen(
+        [sys.executable, str(RECIPES / "pooling.py"), *words], stderr=subprocess.PIPE, text=True
+    )
+    assert in_time(lambda: len(processes_of(tmp_path)) == 3, 60)
+    watching.send_signal(number)
+    assert watching.communicate(timeout=60)[1].startswith("Stopped; what was under way has saved what it had.")
+    assert watching.returncode == 1
+    assert in_time(lambda: processes_of(tmp_path) == [], 10)  # what is killed takes a moment to be gone
+
+
+def in_time(true, seconds):
+    began = time.monotonic()
+    while not true() and time.monotonic() - began < seconds:
+        time.sleep(0.1)
+    return true()
+
+
+def processes_of(work):
+    """What runs with this folder among its words."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path] * (str(work).encode() in path.read_bytes())
+    return found
 
 
 def test_what_a_record_has_is_not_run_again_unless_it_was_told_otherwise_or_its_weights_are_wanted(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """`vitrail.pretrain`: pictures without labels in, a masked autoencoder out, and fine-tuning that starts from it."""
 
+import csv
 import json
 import re
 import signal
@@ -263,6 +264,24 @@ def test_a_tuning_too_short_to_get_ahead_of_the_linear_classifier_keeps_it(run, 
         one, other = (load_file(each.folder / "model.safetensors") for each in (short, probe))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
         assert short.metrics["top1"] == probe.metrics["top1"]
+
+
+def test_the_second_time_on_all_images_starts_from_the_small_head_too(run, data, tmp_path):
+    """As one run on all of them does, of which none are held out."""
+    options = {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")} | {"batch_size": 12}
+    twice = vitrail.train(data, weights=run, epochs=30, refit="on", out=tmp_path / "twice", **options)
+    about = read_checkpoint(twice.folder / "model.safetensors").about["metrics"]
+    assert about["share"] == 1 and about["epoch"] > 0
+    table = tmp_path / "all.csv"
+    with (twice.folder / "split.csv").open() as file:
+        split = list(csv.DictReader(file))
+    lines = [
+        f"{data / row['path']},{row['label']}" for name in ("train", "val") for row in split if row["split"] == name
+    ]
+    table.write_text("\n".join(["path,label", *lines]))
+    once = vitrail.train(table, weights=run, epochs=30, refit="off", val=0.0, out=tmp_path / "once", **options)
+    one, other = (load_file(each.folder / "model.safetensors") for each in (once, twice))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_tuning_after_masking_that_is_killed_goes_on_to_the_bit(run, data, tmp_path):

@@ -19,6 +19,7 @@ from vitrail.models.tuning import PARTS, freeze, learns, merge, tune, tuning_of
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.distil import Distil
 from vitrail.tasks.report import ReportContent, write_report
+from vitrail.train import words
 from vitrail.train.again import AGAIN, learn_from_all
 from vitrail.train.budget import budget_rows
 from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
@@ -30,22 +31,10 @@ from vitrail.train.loop import Progress, Settings, Trainer
 from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
 from vitrail.train.recipe import Recipe, parts_of
-from vitrail.train.settle import SHARES, State, best_share, copies
+from vitrail.train.settle import State, best_share, copies
 from vitrail.train.start import set_drop_path
 from vitrail.train.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.train.view import clock
-from vitrail.train.words import (
-    CHOSE,
-    NAMES,
-    SHORT,
-    advise_shorter,
-    held_out,
-    kept,
-    show_outcome,
-    show_plan,
-    show_unreadable,
-    surer,
-)
 from vitrail.train.work import Work
 from vitrail.weights import read_checkpoint
 from vitrail.weights.adapter_file import Base, save_adapter
@@ -115,7 +104,7 @@ class Job(Work):
         return {"teacher": self.teacher.facts()} if self.teacher else {}
 
     def show_plan(self) -> None:
-        show_plan(
+        words.show_plan(
             self.view, self.data, self.source, self.samples, self.start, self.recipe, self.why, self.group.device,
             self.dtype, self.folder, self.tuned_rows(),
         )  # fmt: skip
@@ -223,9 +212,12 @@ class Job(Work):
         )
         score = self.task.score(unseen, targets)
         self.view.settle()
+        figure, spent = (
+            f"{words.SHORT[self.task.figure]} {score[self.task.figure]:.1%}",
+            clock(time.monotonic() - began),
+        )
         self.view.line(
-            f"A linear classifier on the frozen features: {SHORT[self.task.figure]} {score[self.task.figure]:.1%}, "
-            f"cross-validated on the training images ({clock(time.monotonic() - began)})."
+            f"A linear classifier on the frozen features: {figure}, cross-validated on the training images ({spent})."
         )
         self.cross_validated = score[self.task.figure], len(targets)
         if recipe.lr is None:
@@ -246,10 +238,10 @@ class Job(Work):
         """With the linear classifier, also where tuning starts from another head."""
         small = exchange_heads(self.model, self.solved) if self.solved else []
         super().keep_first(first)
-        if self.epochs and (first or self.recipe.refit == "on"):
-            self.save(self.folder / START, first)
         if small:
             exchange_heads(self.model, small)
+        if self.epochs and (first or self.recipe.refit == "on"):
+            self.save(self.folder / START, first)
 
     def head_inputs(self) -> list[Tensor]:
         """Of the training images as they will be predicted: for each layer that gives logits, its [n, D]."""
@@ -279,7 +271,7 @@ class Job(Work):
             now = replace(now, seconds_left=now.seconds_left + again)
         if not self.estimated and now.seconds_left is not None and now.step >= MEASURED:
             self.estimated = True
-            advise_shorter(self.view, now.seconds_left, self.cross_validated is not None)
+            words.advise_shorter(self.view, now.seconds_left, self.cross_validated is not None)
         super().show_step(now)
 
     def trainer_of_features(self) -> Trainer:
@@ -313,7 +305,7 @@ class Job(Work):
 
     @property
     def first(self) -> dict[str, Tensor]:
-        """The weights that training started from; with weights, the linear classifier on frozen features."""
+        """The weights that training started from: mostly the linear classifier on frozen features."""
         return read_checkpoint(self.folder / START).state if self.epochs else copies(self.model)
 
     # -- the folder --------------------------------------------------------------------------------------------------
@@ -335,10 +327,7 @@ class Job(Work):
         What it starts from stays as it is until all is done, so that a run that is killed here can be resumed."""
         share, solved = 1.0, any(row["epoch"] == 0 for row in history)
         if "val" in self.views and self.epochs and solved:
-            self.view.progress("  measuring how far to go from the linear classifier")
-            shares = (0.0, 1.0) if self.begins_small else SHARES  # between two heads of other kinds lies nothing
-            share = best_share(self.model, self.first, copies(self.model), self.figure, shares)
-            self.view.settle()
+            share = self.chosen_share(best)
             solution = next(row for row in history if row["epoch"] == 0)
             best = {**(best if share else solution), "share": share}
         figures: dict[str, Any] = {}
@@ -347,24 +336,35 @@ class Job(Work):
         if "val" in self.views:
             figures, more, parts = self.measured()
         unreadable, trained = self.unreadable(), plural(len(self.views["train"].numbers), "image")
-        show_unreadable(self.view, {name: why for name, why in unreadable.items() if name not in self.left_out})
+        words.show_unreadable(self.view, {name: why for name, why in unreadable.items() if name not in self.left_out})
         if self.learns_from_all:
             trained += f", then on all {learn_from_all(self, share):,} with what validation had chosen"
         if self.group.first:
             seconds = time.monotonic() - began
             summary = f"{self.start.why} Trained on {trained}, in {self.spent(seconds)}."
             chose = bool(self.epochs or more)  # an epoch, or thresholds
-            self.report(history, best, figures, parts | {"kept": kept(best, solved)}, unreadable, summary, chose)
+            self.report(history, best, figures, parts | {"kept": words.kept(best, solved)}, unreadable, summary, chose)
         self.keep({**best, **figures}, finished=True, figures=figures, **more)
         if self.group.first:
             (self.folder / START).unlink(missing_ok=True)
             shutil.rmtree(self.folder / AGAIN, ignore_errors=True)
-            named = {name: NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
-            chosen, spent, remark = kept(best, solved), self.spent(seconds), ""
+            named = {name: words.NAMES[name] for name in (self.task.figure, "macro_f1", "eer")}
+            chosen, spent, remark = words.kept(best, solved), self.spent(seconds), ""
             if self.cross_validated is not None and 0 < figures.get("n", 0) < FEW:
-                remark = surer(*self.cross_validated, self.task.figure)
-            show_outcome(self.view, named, figures, chosen, spent, self.folder, remark, chose)
+                remark = words.surer(*self.cross_validated, self.task.figure)
+            words.show_outcome(self.view, named, figures, chosen, spent, self.folder, remark, chose)
         return figures
+
+    def chosen_share(self, best: dict[str, Any]) -> float:
+        """How far to go from the linear classifier, by validation. The model is left there."""
+        if self.begins_small:  # elsewhere than at the classifier, so that nothing lies between
+            if not best["epoch"]:
+                self.model.load_state_dict(read_checkpoint(self.folder / "model.safetensors").state)
+            return 1.0 if best["epoch"] else 0.0
+        self.view.progress("  measuring how far to go from the linear classifier")
+        share = best_share(self.model, self.first, copies(self.model), self.figure)
+        self.view.settle()
+        return share
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """On the validation images: the figures, what the file to ship has to know, and parts of the report."""
@@ -385,7 +385,8 @@ class Job(Work):
     ) -> None:  # fmt: skip
         split = "nothing: no images were held out"
         if figures:
-            split = f"{plural(figures['n'], 'image')} ({held_out(self.source)})" + (f", {CHOSE}" if chose else "")
+            split = f"{plural(figures['n'], 'image')} ({words.held_out(self.source)})"
+            split += f", {words.CHOSE}" if chose else ""
         content = ReportContent(
             figures=figures,
             split=split,

@@ -4,7 +4,7 @@ Between the two, accuracy is mostly higher than at either end ("Robust fine-tuni
 2022), and where tuning has nothing to add the answer lies near the start, so that it does no harm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -27,15 +27,12 @@ def between(first: State, last: State, share: float) -> State:
     }
 
 
-def best_share(
-    model: nn.Module, first: State, last: State, score: Callable[[nn.Module], float],
-    shares: Sequence[float] = SHARES,
-) -> float:  # fmt: skip
+def best_share(model: nn.Module, first: State, last: State, score: Callable[[nn.Module], float]) -> float:
     """The share that scores best; of equals, the one nearest to the start. The model is left there."""
     scores = {}
-    for share in shares:
+    for share in SHARES:
         model.load_state_dict(between(first, last, share))
         scores[share] = score(model)
-    best = max(shares, key=lambda share: (scores[share], -share))
+    best = max(SHARES, key=lambda share: (scores[share], -share))
     model.load_state_dict(between(first, last, best))
     return best
