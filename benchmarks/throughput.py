@@ -14,6 +14,7 @@ import json
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -65,19 +66,30 @@ def measured(
     }
 
 
+def covered(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """From the start of the first to the end of the last, and how much of it lies in one of them, or in several."""
+    ordered = sorted(spans)
+    first, busy = ordered[0][0], 0.0
+    end = first
+    for start, stop in ordered:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return end - first, busy
+
+
 def kernels(data: Path, model: str, optimizer: str, batch: int, folder: Path) -> dict[str, Any]:
     """Of the second epoch of three: milliseconds by the GPU's own clock, and the share in which it had work."""
     from torch.profiler import ProfilerActivity, profile
 
     from vitrail.train.loop import Trainer
 
-    whole, found = Trainer._train_epoch, {}
+    train_epoch, found = Trainer._train_epoch, {}
 
     def profiled(trainer: Trainer) -> None:
         if trainer.epoch != 1:
-            return whole(trainer)
+            return train_epoch(trainer)
         with profile(activities=[ProfilerActivity.CUDA]) as watched:
-            whole(trainer)
+            train_epoch(trainer)
             torch.cuda.synchronize()
         found["events"] = watched.events()
 
@@ -85,21 +97,17 @@ def kernels(data: Path, model: str, optimizer: str, batch: int, folder: Path) ->
     try:
         measured(data, model, optimizer, batch, 3, folder)
     finally:
-        Trainer._train_epoch = whole  # type: ignore[method-assign]
+        Trainer._train_epoch = train_epoch  # type: ignore[method-assign]
     events = [event for event in found["events"] if event.device_type == torch.autograd.DeviceType.CUDA]
-    times = sorted((event.time_range.start, event.time_range.end) for event in events)
-    busy, end = 0.0, times[0][0]
-    for start, stop in times:
-        busy += max(0.0, stop - max(start, end))
-        end = max(end, stop)
+    whole, busy = covered((event.time_range.start, event.time_range.end) for event in events)
     counts: Counter[str] = Counter()
     spent: Counter[str] = Counter()
     for event in events:
         counts[event.name] += 1
         spent[event.name] += event.time_range.end - event.time_range.start
     return {
-        "milliseconds": (end - times[0][0]) / 1e3,
-        "busy": busy / (end - times[0][0]),
+        "milliseconds": whole / 1e3,
+        "busy": busy / whole,
         "kernels": [{"name": name[:120], "ms": ms / 1e3, "count": counts[name]} for name, ms in spent.most_common(40)],
     }
 

@@ -64,11 +64,10 @@ def told(found: dict[str, Any]) -> str:
     seeds = len({row["seed"] for row in found["runs"]})
     fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values(), default=seeds)
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
-    often = (
-        "one seed"
-        if seeds == 1
-        else f"mean of {several} seeds ± standard deviation, and from the least to the greatest"
+    spread = (
+        "from the least to the greatest" if found["x"] else "standard deviation, and from the least to the greatest"
     )
+    often = "one seed" if seeds == 1 else f"mean of {several} seeds{', ' if found['x'] else ' ± '}{spread}"
     often = often if found["data"] else "median of several calls"
     if found.get("scale") == "toy":
         return f"({often}; toy size, on digits)"

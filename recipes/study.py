@@ -192,7 +192,8 @@ def _main(study: Study, asked: argparse.Namespace) -> dict[str, Any] | None:
     if asked.list:
         for variant, seed in todo:
             told = " ".join(f"{key}={value}" for key, value in variant.options.items())
-            print(f"  {variant.name:<28} seed {seed}  {variant.verb} {variant.named} {told}".rstrip())
+            named = "" if variant.options.get("weights", "none") != "none" else f" {variant.named}"
+            print(f"  {variant.name:<28} seed {seed}  {variant.verb}{named} {told}".rstrip())
         return None
     pictures = None if study.without_data else about(asked.data)  # that there are some, before anything is written
     work.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,10 @@ def test_what_is_about_a_gpu_says_so_where_there_is_none(monkeypatch, capsys):
     assert ended.value.code == 2 and capsys.readouterr().err == "This is about a GPU, and there is none here.\n"
 
 
+def test_time_in_which_several_kernels_run_counts_once():
+    assert throughput.covered([(10.0, 14.0), (0.0, 4.0), (1.0, 2.0), (3.0, 6.0)]) == (14.0, 10.0)
+
+
 def test_random_pictures_are_a_data_set_that_can_be_trained_on(tmp_path):
     throughput.random_pictures(tmp_path / "random.npz", 600, 8)
     row = throughput.measured(

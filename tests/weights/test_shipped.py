@@ -1,6 +1,7 @@
 """The models that ship inside: found by name, used where none is named, half the bytes and the same answers."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -94,6 +95,17 @@ def test_a_slip_in_a_name_is_answered_with_what_is_there(inside, tmp_path, monke
     with pytest.raises(VitrailError) as told:
         vitrail.load("runs/zzzz")
     assert "Did you mean" not in str(told.value)
+    (tmp_path / "runs" / "notes.md").touch()
+    with pytest.raises(VitrailError) as told:  # no model is a text
+        vitrail.load("runs/note")
+    assert "Did you mean" not in str(told.value)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read every folder")
+def test_a_folder_whose_names_are_not_for_everyone_is_no_traceback(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o111)
+    with pytest.raises(VitrailError, match="neither a file or folder"):
+        vitrail.load(tmp_path / "closed" / "pets")
 
 
 def run(*arguments):
