@@ -1,6 +1,7 @@
 """`vitrail.pretrain`: pictures without labels in, a masked autoencoder out, and fine-tuning that starts from it."""
 
 import csv
+import itertools
 import json
 import re
 import signal
@@ -20,8 +21,10 @@ from vitrail import VitrailError
 from vitrail.data.sources import open_pictures
 from vitrail.explain import reconstruct
 from vitrail.models import MaskedAutoencoder
+from vitrail.models.heads import classifiers
+from vitrail.tasks.classify import Classify
 from vitrail.tasks.reconstruct import Reconstruct
-from vitrail.train import PretrainRecipe
+from vitrail.train import PretrainRecipe, linear, loop
 from vitrail.train.plan import Facts, fill
 from vitrail.train.pretrain.plan import fill_pretraining, policy_for
 from vitrail.train.pretrain.start import start_autoencoder
@@ -242,8 +245,7 @@ def test_training_goes_on_from_a_run_with_what_masked_autoencoders_want(run, dat
     said = capsys.readouterr().out
     assert "Starts from the encoder in" in said and "a new head on the mean of its patches" in said
     assert re.search(r"layer decay +0\.75  MAE's paper", said) and re.search(r"lr .* MAE's paper", said)
-    assert "  Tuning starts from a small head instead, and has to get ahead of it." in said
-    first = rows(tuned.folder)[1]  # a solved head has huge weights, with which the loss would begin far above chance
+    first = rows(tuned.folder)[1]
     assert first["epoch"] == 1 and first["train_loss"] < 1.5 * np.log(len(vitrail.load(tuned).labels))
     record = json.loads((tuned.folder / "run.json").read_text())
     assert record["recipe"]["layer_decay"] == 0.75 and record["model"]["masked"]
@@ -253,23 +255,54 @@ def test_training_goes_on_from_a_run_with_what_masked_autoencoders_want(run, dat
     assert vitrail.load(larger, device="cpu").preprocessing.size == (12, 12)
 
 
-def test_a_tuning_too_short_to_get_ahead_of_the_linear_classifier_keeps_it(run, data, tmp_path, capsys):
+def test_a_linear_classifier_that_is_not_lost_in_training_is_what_tuning_starts_from(run, data, tmp_path, capsys):
     options = {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")}
+    still = {"epochs": 1, "lr": 1e-9, "ema": 0.0, "refit": "off"}
+    tuned = vitrail.train(data, weights=run, out=tmp_path / "tuned", **options, **still)
+    probe = vitrail.train(data, weights=run, out=tmp_path / "probe", tune="probe", refit="off", **options)
+    assert "begins_small" not in rows(tuned.folder)[0] and "small head" not in capsys.readouterr().out
+    state = torch.load(tuned.folder / "last.pt", weights_only=True)["model"]
+    solved = load_file(probe.folder / "model.safetensors")
+    assert all(torch.allclose(state[name], solved[name], atol=1e-6) for name in solved)
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """As where the linear classifier is lost in training, and tuning starts from a small head."""
+    monkeypatch.setattr(linear, "FAR_OFF", 0.0)
+    return {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")}
+
+
+def test_a_classifier_is_lost_where_it_does_far_worse_than_one_that_knows_nothing():
+    images, classes = make_images(30, side=8), [str(number) for number in range(10)]
+    model = vitrail.create_model("vit_nano2", num_classes=len(classes))
+    small, unchanged = linear.heads(model), lambda pictures, *_: torch.stack([*pictures]).float() / 255
+    pictures = images, unchanged, Classify(classes)
+    assert not linear.is_lost(model, small, *pictures)
+    with torch.no_grad():
+        classifiers(model)[0].weight.mul_(1e4)
+    assert linear.is_lost(model, small, *pictures)
+    assert torch.equal(linear.heads(model)[0]["weight"], small[0]["weight"] * 1e4)  # it only looked
+
+
+def test_a_tuning_too_short_to_get_ahead_of_the_linear_classifier_keeps_it(run, data, tmp_path, capsys, lost):
     for refit in ("off", "on"):
         short, probe = (
-            vitrail.train(data, weights=run, refit=refit, out=tmp_path / f"{name}-{refit}", **options, **more)
+            vitrail.train(data, weights=run, refit=refit, out=tmp_path / f"{name}-{refit}", **lost, **more)
             for name, more in (("short", {"epochs": 1, "lr": 1e-6}), ("probe", {"tune": "probe"}))
         )
-        assert "Kept: the linear classifier on frozen features" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "tuning starts from a small head, and has to get ahead of it." in said
+        assert "Kept: the linear classifier on frozen features" in said
         one, other = (load_file(each.folder / "model.safetensors") for each in (short, probe))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-        assert short.metrics["top1"] == probe.metrics["top1"]
+        assert short.metrics["top1"] == probe.metrics["top1"] and rows(short.folder)[0]["begins_small"]
 
 
-def test_the_second_time_on_all_images_starts_from_the_small_head_too(run, data, tmp_path):
+def test_the_second_time_on_all_images_starts_from_the_small_head_too(run, data, tmp_path, lost):
     """As one run on all of them does, of which none are held out."""
-    options = {key: value for key, value in SMALL.items() if key not in ("model", "batch_size")} | {"batch_size": 12}
-    twice = vitrail.train(data, weights=run, epochs=30, refit="on", out=tmp_path / "twice", **options)
+    options = lost | {"batch_size": 12, "epochs": 30}
+    twice = vitrail.train(data, weights=run, refit="on", out=tmp_path / "twice", **options)
     about = read_checkpoint(twice.folder / "model.safetensors").about["metrics"]
     assert about["share"] == 1 and about["epoch"] > 0
     table = tmp_path / "all.csv"
@@ -279,19 +312,26 @@ def test_the_second_time_on_all_images_starts_from_the_small_head_too(run, data,
         f"{data / row['path']},{row['label']}" for name in ("train", "val") for row in split if row["split"] == name
     ]
     table.write_text("\n".join(["path,label", *lines]))
-    once = vitrail.train(table, weights=run, epochs=30, refit="off", val=0.0, out=tmp_path / "once", **options)
+    once = vitrail.train(table, weights=run, refit="off", val=0.0, out=tmp_path / "once", **options)
     one, other = (load_file(each.folder / "model.safetensors") for each in (once, twice))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_tuning_after_masking_that_is_killed_goes_on_to_the_bit(run, data, tmp_path):
-    words = [data, "--weights", run.folder, "--epochs", "2", "--device", "cpu", "--workers", "0"]
-    whole, stopped, log = tmp_path / "whole", tmp_path / "stopped", tmp_path / "log"
-    assert Command("train", *words, "--out", whole, log=log).wait() == 0
-    at = ("vitrail.train.loop.Trainer._step", 2, signal.SIGKILL)
-    assert Command("train", *words, "--out", stopped, log=log, at=at).wait() == -signal.SIGKILL
-    again = Command("train", *words, "--out", stopped, "--resume", log=log)
-    assert again.wait() == 0, again.said
+@pytest.mark.parametrize("nth", [3, 30 * 4 + 3])  # in the first time, and in the second on all images
+def test_tuning_from_a_small_head_that_was_stopped_goes_on_to_the_bit(run, data, tmp_path, lost, monkeypatch, nth):
+    options, whole, stopped = lost | {"batch_size": 12, "epochs": 30}, tmp_path / "whole", tmp_path / "stopped"
+    vitrail.train(data, weights=run, refit="on", out=whole, **options)
+    step, calls = loop.Trainer._step, itertools.count(1)
+
+    def stopping(trainer, *batch):
+        if next(calls) == nth:
+            raise loop.Stopped("here.")
+        return step(trainer, *batch)
+
+    with monkeypatch.context() as patched, pytest.raises(loop.Stopped):
+        patched.setattr(loop.Trainer, "_step", stopping)
+        vitrail.train(data, weights=run, refit="on", out=stopped, **options)
+    vitrail.train(out=stopped, resume=True)
     assert differences(whole, stopped) == []
 
 

@@ -32,6 +32,7 @@ def learn_from_all(job: "Job", share: float) -> int:
     twin = type(job)(
         job.data, job.source, samples, start, job.given, recipe, job.why, job.dtype, folder, job.group, job.view,
         (read_record(folder), state) if state else None, again=True, teacher=job.teacher,
+        begins_small=job.begins_small and bool(share),
     )  # fmt: skip
     job.view.line(f"Once more, on all {readable:,} images:")
     twin.fit()

@@ -26,7 +26,7 @@ from vitrail.train.cached import FromFeatures, Heads, as_images, as_they_are
 from vitrail.train.finish import classification_content, data_problems, figures_of
 from vitrail.train.forward import Forward
 from vitrail.train.images import Images, read
-from vitrail.train.linear import exchange_heads, heads, solve_heads
+from vitrail.train.linear import exchange_heads, heads, is_lost, solve_heads
 from vitrail.train.loop import Progress, Settings, Trainer
 from vitrail.train.optimizer import hidden
 from vitrail.train.plan import fine_tuning_rate, policy_of
@@ -52,6 +52,7 @@ class Job(Work):
     given: Recipe
     recipe: Recipe
     teacher: Teacher | None = None
+    begins_small: bool = False  # does tuning start from a head that knows nothing, and not from the linear classifier?
 
     kind: ClassVar[type[Classify]] = Classify
 
@@ -73,6 +74,8 @@ class Job(Work):
             )
         self.cross_validated: tuple[float, int] | None = None  # the linear classifier's figure, and of how many images
         self.solved: list[State] = []  # that classifier, where tuning starts from another head
+        if self.resumed:
+            self.begins_small |= any(row.get("begins_small", False) for row in self.resumed[1]["history"])
         self.estimated = self.again  # has it been said how long it takes?
         self.features: dict[str, list[Tensor]] = {}  # "train", "val": where the head learns from them
         self.task = self.kind(self.source.classes, self.source.multi_label, recipe.label_smoothing or 0.0)
@@ -181,13 +184,6 @@ class Job(Work):
         return recipe.tune == "head" and plain and not drawn and not self.teacher and self.epochs > 0
 
     @property
-    def begins_small(self) -> bool:
-        """Does the head begin with small weights, whatever a linear classifier has? A masked autoencoder's features are
-        nearly alike before they have moved: what tells them apart in a line has huge weights, with whose mistakes the
-        loss would begin many times above chance."""
-        return self.start.masked and self.epochs > 0 and self.recipe.tune == "full"
-
-    @property
     def solves_head(self) -> bool:
         if self.resumed or not self.start.pretrained or (self.again and self.begins_small):
             return False
@@ -205,7 +201,7 @@ class Job(Work):
             return {}
         images = self.views["train as predicted"]
         self.view.progress("  solving for a linear classifier on the frozen features")
-        small = heads(self.model) if self.begins_small else []
+        small = heads(self.model)
         features, targets = self.head_inputs(), self.task.targets(images.labels())
         unseen = solve_heads(
             self.model, features, targets, self.task.multi_label, recipe.seed, self.groups(images), self.group
@@ -228,10 +224,13 @@ class Job(Work):
         row: dict[str, Any] = {"epoch": 0, "train_loss": score["loss"]}
         if "val" in self.views:
             row |= {f"val_{name}": value for name, value in self.validate(self.model).items()}
-        if small:
+        if self.start.masked and self.epochs and recipe.tune == "full":
+            pictures = self.views["train"], self.augmenter(), self.task
+            self.begins_small = self.group.of_first(is_lost(self.model, small, *pictures))
+        if self.begins_small:
+            self.solved, row["begins_small"] = exchange_heads(self.model, small), True
             ahead = ", and has to get ahead of it" if "val" in self.views else ""
-            self.view.line(f"  Tuning starts from a small head instead{ahead}.")
-            self.solved = exchange_heads(self.model, small)
+            self.view.line(f"  On pictures as they are in training it is lost: tuning starts from a small head{ahead}.")
         return row
 
     def keep_first(self, first: dict[str, Any]) -> None:

@@ -1,14 +1,21 @@
 """The linear classifier on frozen features: what fine-tuning starts from, or has to get ahead of."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.augment import Augmenter
 from vitrail.models.heads import classifiers
+from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import solve_probe
 from vitrail.train.distributed import Processes
+from vitrail.train.images import Images
 from vitrail.train.settle import State, copies
+
+LOOKED_AT, PART = 512, 64  # images, and of them at a time
+FAR_OFF = 2.0  # times the loss of a head that knows nothing
 
 
 def solve_heads(
@@ -39,3 +46,30 @@ def exchange_heads(model: nn.Module, states: list[State]) -> list[State]:
     for layer, state in zip(classifiers(model), states, strict=True):
         layer.load_state_dict(state)
     return before
+
+
+def is_lost(model: nn.Module, small: list[State], images: Images, augmenter: Augmenter, task: Classify) -> bool:
+    """Is the classifier in the model no start for tuning, and these heads, which know nothing, a better one? A masked
+    autoencoder's features may be nearly alike before they have moved: what tells them apart in a line has huge weights
+    then, and is lost as soon as pictures look as they do in training."""
+    pictures = images, augmenter, task
+    loss = loss_in_training(model, *pictures)
+    solved = exchange_heads(model, small)
+    least = loss_in_training(model, *pictures)
+    exchange_heads(model, solved)
+    return loss > FAR_OFF * least
+
+
+@torch.no_grad()
+def loss_in_training(model: nn.Module, images: Images, augmenter: Augmenter, task: Classify) -> float:
+    """Of some training images, changed at random as in the first epoch."""
+    device = next(model.parameters()).device
+    numbers = images.numbers[:: -(-len(images.numbers) // LOOKED_AT)]
+    with closing(images.loader.batches([numbers])) as batches:
+        shown, pictures = next(batches)
+    pixels = augmenter(pictures, shown, 0, device)
+    was_training = model.training
+    model.eval()
+    logits = torch.cat([model(part).float().cpu() for part in pixels.split(PART)])
+    model.train(was_training)
+    return task.score(logits, task.targets(images.labels(shown)))["loss"]
