@@ -256,7 +256,7 @@ def test_an_unknown_model_suggests_the_nearest():
         create_model("vit_b61")
     with pytest.raises(VitrailError, match=r"Did you mean \"swin_tiny_patch4_window7\"\?"):
         create_model("swin_tiny_patch4_windw7_224")
-    with pytest.raises(VitrailError, match="no model named 'resnet50'"):
+    with pytest.raises(VitrailError, match=r"no model named 'resnet50'. Did you mean \"tv:resnet50\""):
         create_model("resnet50")
 
 

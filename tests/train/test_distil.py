@@ -367,7 +367,7 @@ def test_a_teacher_may_move_but_not_change(data, teacher, tmp_path):
     command = Command("train", data, *OPTIONS, "--teacher", "teacher", "--out", folder, log=log, at=at)
     assert command.wait() == 130, command.said
     (tmp_path / "teacher").rename(tmp_path / "moved")
-    with pytest.raises(VitrailError, match=r"^There is no file or folder .*/teacher; give a checkpoint"):
+    with pytest.raises(VitrailError, match=r"^--teacher: There is no file or folder .*/teacher; give a checkpoint"):
         vitrail.train(out=folder, resume=True)
     other = save_weights(create_model("vit_nano2", num_classes=3), tmp_path / "other.safetensors", labels=CLASSES)
     with pytest.raises(VitrailError, match=r"has other weights than when the run began: start a new run\.$"):
@@ -391,7 +391,10 @@ def test_two_processes_learn_from_a_teacher_what_one_does(data, teacher, tmp_pat
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"teacher": "nowhere"}, "There is no file or folder nowhere; give a checkpoint, a folder, or hf://org/name."),
+        (
+            {"teacher": "nowhere"},
+            "--teacher: There is no file or folder nowhere; give a checkpoint, a folder, or hf://org/name.",
+        ),
         ({"distill": "hard"}, "--distill goes with --teacher, and there is none."),
         ({"alpha": 0.3}, "--alpha goes with --teacher, and there is none."),
         ({"teacher": "x", "temperature": 2.0}, "--temperature goes with --distill soft: a hard answer has none."),

@@ -6,7 +6,9 @@ import sys
 import pytest
 import torch
 
-from tests.train.support import SMALL, make_folder
+import vitrail
+from tests.train.support import SMALL, make_folder, small_options
+from vitrail import VitrailError
 from vitrail.train.recipe import Recipe, concerning
 from vitrail.train.view import View
 from vitrail.train.words import kept, show_uncompiled
@@ -25,6 +27,24 @@ from vitrail.train.work import COMPILE_FROM, worth_compiling
 )
 def test_a_long_run_on_a_gpu_is_worth_compiling(asked, device, steps, worth):
     assert worth_compiling(asked, torch.device(device), steps) == worth
+
+
+def test_a_class_without_a_readable_picture_is_told_of_or_refused(tmp_path, capsys):
+    data = make_folder(tmp_path / "data", count=18)
+    for path in (data / "class 1").iterdir():
+        path.write_bytes(b"no picture")
+    run = vitrail.train(data, **small_options(epochs=1, batch_size=4), out=tmp_path / "run")
+    assert (
+        run.metrics
+        and "note: No picture of class 1 can be read: the model will not know it." in capsys.readouterr().out
+    )
+    for path in (data / "class 0").iterdir():
+        path.write_bytes(b"no picture")
+    with pytest.raises(
+        VitrailError, match="No picture of class 0, class 1 can be read, so there is nothing to tell apart"
+    ):
+        vitrail.train(data, **small_options(epochs=1, batch_size=4), out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_can_not_be_compiled_is_said_before_a_folder_is_made(tmp_path):

@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
         unsaved = "Stopped; nothing was saved yet." if AT_THE_END.intersection(arguments[:1]) else "Stopped."
         print(f"vitrail: {str(stopped) or unsaved}", file=sys.stderr)
         code = 130
-    except BrokenPipeError:  # the reader of a pipe has left, as `head` does
+    except BrokenPipeError:  # the reader of a pipe has left, as `head` does: what a shell says of who was ended by that
         sys.stderr.close()
-        code = 0
+        code = 141
     sys.exit(code or 0)
 
 

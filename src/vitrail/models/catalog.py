@@ -122,7 +122,7 @@ def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
         plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
         if found := _look_up(plain):
             return found
-    hint = nearest(plain, [*catalog(), *_aliases()])
+    hint = nearest(plain, [*catalog(), *_aliases(), *list_models(f"{PREFIX}*")])
     raise VitrailError(f"There is no model named {name!r}.{hint} `vitrail models` lists them all.")
 
 

@@ -129,6 +129,8 @@ class Job(Work):
 
     def read(self) -> None:
         super().read()
+        if not self.resumed and not self.again:
+            words.check_classes(self.view, self.samples["train"], self.left_out, self.task.classes)
         labels, classes = self.views["train"].labels(), len(self.task.classes)
         if self.recipe.balance == "weights":
             weights = balancing_weights(labels, classes, self.task.multi_label)
@@ -266,8 +268,7 @@ class Job(Work):
         """What is left is left of both times. The first estimate that is long is answered once."""
         if self.learns_from_all and now.seconds_left is not None:
             images = len(self.samples["train"]) + len(self.samples["val"])
-            again = now.epochs * images / now.images_per_second
-            now = replace(now, seconds_left=now.seconds_left + again)
+            now = replace(now, seconds_left=now.seconds_left + now.epochs * images / now.images_per_second)
         if not self.estimated and now.seconds_left is not None and now.step >= MEASURED:
             self.estimated = True
             words.advise_shorter(self.view, now.seconds_left, self.cross_validated is not None)

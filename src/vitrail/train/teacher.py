@@ -100,7 +100,10 @@ class Teacher:
 def load_teacher(
     source: str, classes: list[str], multi_label: bool, student: Preprocessing, device: torch.device
 ) -> Teacher:
-    checkpoint = read_checkpoint(source)
+    try:
+        checkpoint = read_checkpoint(source)
+    except VitrailError as error:  # of a resumed run, where it may be long since it was named
+        raise VitrailError(f"--teacher: {error}") from None
     _check_classes(checkpoint, source, classes, multi_label)
     pre, labels = checkpoint.preprocessing, checkpoint.labels
     if len(pre.mean) != len(student.mean):

@@ -1,14 +1,15 @@
 """What a run says: its plan before it starts, a word of advice, and what came of it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.data.samples import Sample, Source, plural
+from vitrail.data.samples import Sample, Source, plural, some
 from vitrail.data.store import DiskStore
+from vitrail.errors import VitrailError
 from vitrail.train.images import Images
 from vitrail.train.recipe import Recipe
 from vitrail.train.start import Start
@@ -82,6 +83,18 @@ def show_unreadable(view: View, bad: dict[str, str]) -> None:
             f"{plural(len(bad), 'picture')} can't be read and {'is' if one else 'are'} left out; the report lists "
             f"{'it' if one else 'them'}. {next(iter(bad.values()))}"
         )
+
+
+def check_classes(view: View, samples: Sequence[Sample], bad: Container[str], classes: Sequence[str]) -> None:
+    """Those without a readable picture are told of; there must be two others to tell apart."""
+    had = {label for sample in samples for label in sample.labels}
+    has = {label for sample in samples if sample.name not in bad for label in sample.labels}
+    if not had - has:
+        return
+    lost = f"No picture of {some([classes[label] for label in sorted(had - has)])} can be read"
+    if len(has) < 2:
+        raise VitrailError(f"{lost}, so there is nothing to tell apart: mend the files, or name other data.")
+    view.line(f"  note: {lost}: the model will not know it. Mend the files, or take the class out.")
 
 
 def show_uncompiled(view: View, can_build: bool) -> None:
