@@ -1,6 +1,7 @@
 """How soon the command line answers: help and slips of the fingers never wait for torch, nor for what draws, serves or
-exports."""
+exports. And how its threads wait for each other."""
 
+import os
 import subprocess
 import sys
 
@@ -111,3 +112,20 @@ def test_what_is_not_there_is_said_without_torch(arguments, sentence, tmp_path):
 def test_the_catalog_is_listed_without_anything_heavy():
     told, code, heavy = call("models")
     assert code == 0 and not heavy and told.count("\n") > 75
+
+
+@pytest.mark.parametrize(
+    ("given", "set_to"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_threads_do_not_spin_for_long_unless_they_were_told_to(given, set_to):
+    script = """
+import os
+from vitrail.cli import main
+try:
+    main(["--version"])
+except SystemExit:
+    print(os.environ.get("GOMP_SPINCOUNT"))
+"""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", script], env=clean | given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == set_to

@@ -1,6 +1,7 @@
 """The command line: one thin file per verb, over functions that Python users call too."""
 
 import importlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -21,6 +22,7 @@ AT_THE_END = {"train", "pretrain", "evaluate", "embed", "explain", "export", "da
 def main(arguments: list[str] | None = None) -> None:
     """Runs one verb. A mistake that a person can mend is one sentence and exit code 2, never a traceback."""
     warnings.showwarning = _one_line
+    _wait_patiently()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
@@ -35,6 +37,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         code = 141
     sys.exit(code or 0)
+
+
+def _wait_patiently() -> None:
+    """PyTorch's threads spin while they wait for each other: on a machine that others use as well, for one that has no
+    core, which takes twice the time. A thousand turns are enough where it is quiet. OpenMP reads this when it is
+    loaded."""
+    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def _run(arguments: list[str]) -> Any:
