@@ -65,7 +65,9 @@ def told(found: dict[str, Any]) -> str:
     fewest = min(Counter(row["variant"] for row in found["runs"] if not row["means"]).values(), default=seeds)
     several = f"{fewest} to {seeds}" if fewest < seeds else f"{seeds}"
     spread = (
-        "from the least to the greatest" if found["x"] else "standard deviation, and from the least to the greatest"
+        "bars from the least to the greatest"
+        if found["x"]
+        else "standard deviation, and from the least to the greatest"
     )
     often = "one seed" if seeds == 1 else f"mean of {several} seeds{', ' if found['x'] else ' ± '}{spread}"
     often = often if found["data"] else "median of several calls"
