@@ -13,10 +13,12 @@ from tests.data.test_shards import shard
 from tests.data.test_sources import fill, write_csv
 from tests.odd_files import encoded, photograph, turned, write_hard_folder, write_odd_files
 from vitrail.cli.data import inspect as data_inspect
+from vitrail.cli.data import suited
 from vitrail.data.inspect import inspect
 from vitrail.data.inspect.sheet import picture
 from vitrail.data.sources import open_source
 from vitrail.errors import VitrailError
+from vitrail.models import Preprocessing
 from vitrail.train.start import start_model
 
 
@@ -142,7 +144,7 @@ def test_the_sheet_shows_extremes_and_classes(tmp_path, inspected):
     assert [image.size for _, image, _ in chosen[3:]] == [(300, 20), (20, 300), (8, 8)]
     assert len({sample.labels for sample, _, _ in chosen[:3]}) == 3  # one of each class
     assert [s.name for s, _, _ in _choose(source, found, 6, 0)] == [s.name for s, _, _ in chosen]
-    out = picture(source, tmp_path / "deep" / "sheet.png", image_size=(48, 64), found=found)
+    out = picture(source, tmp_path / "deep" / "sheet.png", Preprocessing(size=(48, 64)), found=found)
     drawn = np.asarray(Image.open(out).convert("RGB"))
     assert drawn.shape[1] > 900 and drawn.shape[0] > drawn.shape[1] and drawn.std() > 20
     assert [path.name for path in out.parent.iterdir()] == ["sheet.png"]
@@ -202,6 +204,20 @@ def test_the_size_is_the_one_that_training_would_choose(side, chosen, tmp_path, 
     assert f"3 with a side below {chosen} pixels" in capsys.readouterr().out
     start = start_model(None, "none", ["a", "b"], None, None, side, gpu=False)
     assert start.preprocessing.size == (chosen, chosen)
+    drawn_as = suited(inspect(open_source(tmp_path / "data")), None)
+    assert drawn_as == start.preprocessing and drawn_as.crop == (0.9 if side == 100 else 1)
+
+
+def test_pictures_without_labels_are_inspected_for_pretraining_and_refused_for_classes(tmp_path, capsys):
+    fill(tmp_path / "data", "a.png", "b.png", "c.png")
+    (tmp_path / "data/c.png").write_bytes((tmp_path / "data/a.png").read_bytes())
+    with pytest.raises(VitrailError, match="Without labels, `vitrail pretrain` can learn from them."):
+        data_inspect(str(tmp_path / "data"), out=tmp_path / "sheet.png")
+    written = tmp_path / "found.json"
+    assert data_inspect(str(tmp_path / "data"), "pretrain", out=tmp_path / "sheet.png", json=written) == 0
+    text = capsys.readouterr().out
+    assert "3 pictures, no labels" in text and "a.png = c.png" in text and "imbalance" not in text
+    assert json.loads(written.read_text())["imbalance"] is None and (tmp_path / "sheet.png").stat().st_size > 10_000
 
 
 def test_a_long_list_of_classes_is_cut_in_the_middle(tmp_path, capsys):

@@ -104,7 +104,8 @@ def test_links_are_followed_once_and_never_in_circles(tmp_path):
     [
         ([], "The folder {} is empty: expected DATA/CLASS/picture.jpg."),
         (["1.jpg", "2.jpg"],
-         "{} holds 2 pictures and no class folders: put the pictures of each class into a folder named after it."),
+         "{} holds 2 pictures and no class folders: put the pictures of each class into a folder named after it. "
+         "Without labels, `vitrail pretrain` can learn from them."),
         (["1.jpg", "labels.csv"],
          "{} holds 1 picture and no class folders: put the pictures of each class into a folder named after it; "
          "if labels.csv holds the labels, pass {}/labels.csv."),

@@ -9,7 +9,8 @@ from rich.console import Console
 from tests.train.support import make_trainer
 from vitrail.train.choose import ahead
 from vitrail.train.recorded import reason
-from vitrail.train.view import View
+from vitrail.train.loop import Progress
+from vitrail.train.view import View, fitting
 from vitrail.train.words import show_nameless
 
 
@@ -35,6 +36,20 @@ def test_what_the_first_step_takes_to_compile_is_not_taken_for_the_pace():
     assert trainer._progress().seconds_left == pytest.approx(17 * 2.0)
     trainer.epoch, trainer.step, trainer.sums["time"] = 1, 4, 8.0
     assert trainer._progress().seconds_left == pytest.approx(6 * 2.0)
+
+
+def test_on_a_narrow_terminal_pace_and_time_left_come_before_bar_and_score():
+    now = Progress(12, 120, 13, 35, 5.2144, 264.0, 0.01, 3960.0, {"val_top1": 0.0192})
+    view = View()
+    view.beside = " (from 5.30; good: 2.1 to 3.0)"
+    view._console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    lines, view.progress = {}, lambda text: lines.update({view._console.width: text})
+    for width in (200, 80, 20):
+        view._console.width = width
+        view.step(now)
+    assert lines[80] == "  epoch 12/120  step 13/35  1 h 06 min left  loss 5.214  264 images/s"
+    assert all(word in lines[200] for word in ("█", "val_top1 0.019", "(from 5.30; good: 2.1 to 3.0)", lines[80][-12:]))
+    assert lines[20] == "  epoch 12/120" and fitting((0, "a"), (1, None), width=None) == "  a"
 
 
 @pytest.mark.parametrize(("rate", "words"), [(0.31, "0.3"), (9.4, "9.4"), (12.6, "13"), (54321.0, "54,321")])

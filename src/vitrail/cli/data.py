@@ -15,7 +15,7 @@ FEW = 5  # of those whose problem is one and the same: a column or a folder that
 
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    task: Literal["classify", "segment", "detect", "spoof"] = "classify",
+    task: Literal["classify", "segment", "detect", "spoof", "pretrain"] = "classify",
     image_size: int | None = None,
     out: Path = Path("runs/inspection.png"),
     json: Path | None = None,
@@ -31,7 +31,7 @@ def inspect(
         data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name;
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
             Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
-        task: What it is to be used for.
+        task: What it is to be used for; pretrain takes pictures without labels, too.
         image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures
             where public weights can be had.
         out: Where to draw the picture.
@@ -53,7 +53,7 @@ def inspect(
     from vitrail.data.inspect import sheet
     from vitrail.data.inspect.faces import faces_as_they_are
     from vitrail.data.masks import open_masks
-    from vitrail.data.sources import open_source
+    from vitrail.data.sources import open_pictures, open_source
     from vitrail.tasks.data_sheet import data_sheet
 
     sheet.kind_of(out)  # which refuses what it can't be drawn as
@@ -61,34 +61,42 @@ def inspect(
     with writing(json) as report:
         opens: dict[str, Any] = {
             "classify": open_source, "segment": open_masks, "detect": open_boxes, "spoof": faces_as_they_are,
+            "pretrain": open_pictures,
         }  # fmt: skip
         source = opens[task](data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
-        image_size = image_size or _suited_side(found)
-        show(found, image_size)
+        pre = suited(found, image_size)
+        show(found, max(pre.size))
         if report:
             report.write(json_format.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
     print()
     if json:
         print(f"All of this as JSON: {json}")
-    if found.seen and task in ("classify", "spoof"):
-        print(f"What the model will see: {sheet.picture(source, out, image_size, found)}")
+    if found.seen and task not in ("segment", "detect"):
+        print(f"What the model will see: {sheet.picture(source, out, pre, found)}")
     elif found.seen:
         what = "masks" if task == "segment" else "boxes"
         print(f"Pictures with their {what}: {data_sheet(source, out)}")
     return 1 if found.unreadable or (found.labelled and found.labelled.flawed) else 0
 
 
-def _suited_side(found: Any) -> int:
-    """What `train` would bring these pictures to, by the same look at a few of those it learns from."""
+def suited(found: Any, side: int | None) -> Any:
+    """How `train` would prepare these pictures, by the same look at a few of those it learns from."""
+    from dataclasses import replace
+
+    from torch.cuda import is_available
+
+    from vitrail.models import resolve
     from vitrail.train.run import typical_side
-    from vitrail.train.start import suited_side
+    from vitrail.train import start
 
     split = next((split for split, looks in found.looks.items() if any(looks)), None)
     samples = [] if split is None else found.source.splits[split]
     readable = [sample for sample, look in zip(samples, found.looks.get(split, []), strict=True) if look]
-    return suited_side(typical_side(readable) if readable else 0)
+    largest = typical_side(readable) if readable else 0
+    side = side or start.suited_side(largest)
+    return replace(resolve(start.suited(largest, is_available()))[0].preprocessing, size=(side, side))
 
 
 def show(found: Any, image_size: int) -> None:
@@ -107,12 +115,15 @@ def show(found: Any, image_size: int) -> None:
     splits = "" if list(source.splits) == ["all"] else f" in {', '.join(source.splits)}"
     labels = ", several to a picture" if source.multi_label else ""
     broken = f", {len(found.unreadable):,} of which can't be read" if found.unreadable else ""
+    classes = f"{len(source.classes):,} classes{labels}" if source.classes else "no labels"
     console.print(
         f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}{broken}, "
-        f"{len(source.classes):,} classes{labels} [dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]\n",
+        f"{classes} [dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]",
         highlight=False,
     )
-    console.print(_class_table(found))
+    if source.classes:
+        console.print()
+        console.print(_class_table(found))
     if people := getattr(found.labelled, "people", None):
         console.print()
         console.print(_people_table(source.classes, people))

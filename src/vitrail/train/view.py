@@ -92,16 +92,25 @@ class View:
 
     def step(self, now: Progress) -> None:
         share = now.step / now.steps
-        bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
-        bar = f"{bar}  " if self._console is not None else ""
-        score = "".join(f"  {name} {value:.3f}" for name, value in now.score.items() if _told(name))
-        loss = "" if now.loss is None else f"  loss {now.loss:.3f}{self.beside}"
+        score = "  ".join(f"{name} {value:.3f}" for name, value in now.score.items() if _told(name))
         wait = f"  waits for data {now.data_wait:.0%}" if now.data_wait >= 0.05 else ""
-        left, rate = "", ""
-        if now.seconds_left is not None:
-            left, rate = f"  {clock(now.seconds_left)} left", f"  {pace(now.images_per_second)}{wait}"
+        left = None if now.seconds_left is None else f"{clock(now.seconds_left)} left"
+        rate = None if left is None else f"{pace(now.images_per_second)}{wait}"
+        loss = None if now.loss is None else f"loss {now.loss:.3f}"
+        bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
         self.progress(
-            f"  epoch {now.epoch}/{now.epochs}  {bar}step {now.step}/{now.steps}{left}{loss}{score}{rate}{memory()}"
+            fitting(
+                (0, f"epoch {now.epoch}/{now.epochs}"),
+                (8, bar if self._console else None),
+                (3, f"step {now.step}/{now.steps}"),
+                (2, left),
+                (1, loss),
+                (5, loss and self.beside.strip()),
+                (6, score),
+                (4, rate),
+                (7, memory()),
+                width=self._console.width if self._console else None,
+            )
         )
 
     def epoch(self, row: dict[str, Any], epochs: int, is_best: bool, ahead: float | None = None) -> None:
@@ -127,10 +136,18 @@ def _told(name: str) -> bool:
     return name != "val_loss" and not name.endswith("_error")
 
 
+def fitting(*pieces: tuple[int, str | None], width: int | None) -> str:
+    """One line of these pieces, in their order; where it is too long, those of the highest numbers are left out."""
+    kept = [(number, text) for number, text in pieces if text]
+    while width is not None and len(kept) > 1 and sum(2 + len(text) for _, text in kept) > width:
+        kept.remove(max(kept))
+    return "".join(f"  {text}" for _, text in kept)
+
+
 def memory() -> str:
     if not torch.cuda.is_initialized():
         return ""
-    return f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+    return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
 
 
 def pace(images_per_second: float) -> str:

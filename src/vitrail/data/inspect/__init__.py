@@ -83,7 +83,7 @@ class Inspection:
     def imbalance(self) -> float | None:
         """The largest class over the smallest, of what is learnt from; None where a class has nothing readable."""
         counts = self.counts(next(iter(self.source.splits)))  # train, if there is one
-        smallest = min(counts)
+        smallest = min(counts, default=0)
         return max(counts) / smallest if smallest else None
 
     def sizes(self) -> dict[str, tuple[float, float, float]]:

@@ -30,20 +30,21 @@ _CELL, _DPI = 2.05, 110  # inches, pixels per inch
 def picture(
     source: Source,
     path: str | Path,
-    image_size: int | tuple[int, int] = 224,
+    pre: Preprocessing | None = None,
     found: Inspection | None = None,
     rows: int = 6,
     seed: int = 0,
 ) -> Path:
     """Draws the widest, the tallest and the smallest image and some of different classes, beside their three fits.
 
-    `found` is what `inspect` gave, and saves decoding again to find the extremes; without it, they are looked for among
-    a hundred images. The file's suffix chooses its kind: .png, .jpg or .pdf.
+    `pre` is how the model prepares its pictures. `found` is what `inspect` gave, and saves decoding again to find the
+    extremes; without it, they are looked for among a hundred images. The file's suffix chooses its kind: .png, .jpg or
+    .pdf.
     """
     from matplotlib.figure import Figure
 
     path = Path(path)
-    pre = Preprocessing(size=(image_size, image_size) if isinstance(image_size, int) else image_size)
+    pre = pre or Preprocessing()
     chosen = _choose(source, found, rows, seed)
     if not chosen:
         raise VitrailError(f"{source.name} holds no picture that can be read, so there is nothing to draw.")
