@@ -21,8 +21,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,9 +219,23 @@ def _one_by_one(study: Study, todo: Jobs, asked: argparse.Namespace, work: Path,
     """In this process, which a run that fails ends. What a model costs is always measured so."""
     for variant, seed in todo:
         if time.monotonic() < end and _ready(study, variant, seed, work):
-            run_one(study, variant, seed, asked.data, work, asked.device)
+            began, name = time.monotonic(), variant.place(work, seed).name
+            with _apart(work / f"{name}.log" if asked.scale == "toy" else None):
+                run_one(study, variant, seed, asked.data, work, asked.device)
+            if asked.scale == "toy":
+                print(f"  {name}: done in {time.monotonic() - began:.0f} s", flush=True)
             write()
     return []
+
+
+@contextmanager
+def _apart(log: Path | None) -> Iterator[None]:
+    """What runs of some seconds say would bury what came of them: it goes into a file."""
+    if log is None:
+        yield
+    else:
+        with log.open("a", encoding="utf-8") as file, redirect_stdout(file):
+            yield
 
 
 def _at_once(study: Study, todo: Jobs, asked: argparse.Namespace, work: Path, end: float, write: Write) -> list[str]:

@@ -75,6 +75,8 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
     found = importlib.import_module(name).STUDY
     arguments = ["--toy", "--seeds", "0", "--device", "cpu", "--work", str(tmp_path), "--only", *CHOSEN[name]]
     record = study.main(found, arguments)
+    said = capfd.readouterr().out
+    assert f"  {slug(CHOSEN[name][0])}-0: done in " in said and "epoch 1/1" not in said  # which is in the run's log
     rows = {row["variant"]: row for row in record["runs"]}
     assert set(CHOSEN[name]) <= rows.keys() and record["scale"] == "toy"
     assert record["data"]["test"] == scales.TOY_TEST if name != "scaling" else record["data"] is None

@@ -1,5 +1,6 @@
 """What a run says before it begins, and when it is over."""
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import vitrail
 from tests.train.support import SMALL, make_folder, small_options
 from vitrail import VitrailError
 from vitrail.train.recipe import Recipe, concerning
+from vitrail.train.record import read_record
 from vitrail.train.view import View
 from vitrail.train.words import kept, show_uncompiled
 from vitrail.train.work import COMPILE_FROM, worth_compiling
@@ -45,6 +47,15 @@ def test_a_class_without_a_readable_picture_is_told_of_or_refused(tmp_path, caps
     ):
         vitrail.train(data, **small_options(epochs=1, batch_size=4), out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_plan_tells_of_pictures_that_are_enlarged_and_a_resumed_run_as_well(tmp_path, capsys):
+    data = make_folder(tmp_path / "data", count=18)  # of 12×15
+    run = vitrail.train(data, **small_options(epochs=1, image_size=16), out=tmp_path / "run")
+    assert re.search(r"  images +16×16  fit crop; the pictures have about 15 pixels and are ", capsys.readouterr().out)
+    assert read_record(run.folder).start().pictures == 15
+    vitrail.train(data, **small_options(epochs=0, image_size=8), out=tmp_path / "own")
+    assert re.search(r"  images +8×8  fit crop\n", capsys.readouterr().out)
 
 
 def test_what_can_not_be_compiled_is_said_before_a_folder_is_made(tmp_path):

@@ -77,6 +77,7 @@ def described(start: Start) -> dict[str, Any]:
         "why": start.why,
         "masked": start.masked,
         "base": start.base,
+        "pictures": start.pictures,
         "settings": settings,
         "preprocessing": asdict(start.preprocessing),
     }

@@ -28,6 +28,7 @@ class Start:
     why: str  # the first line of the plan
     masked: bool = False  # were its weights learned by a masked autoencoder, without labels?
     base: dict[str, Any] | None = None  # the weights by hash and name, where an adapter will stand on them
+    pictures: int = 0  # the larger side of a typical picture, in pixels
 
 
 def start_model(
@@ -45,6 +46,7 @@ def start_model(
     """`largest` is the larger side of a typical picture: small pictures get a model with small patches, as does a small
     size that is asked for from scratch. With a teacher, `taught`, a model that has a place for a distillation token
     gets one. `found` is what `find_weights` gave."""
+    typical = largest
     if weights == "none":
         largest = image_size or largest
     checkpoint, why = found or find_weights(model, weights, largest, gpu)
@@ -89,7 +91,7 @@ def start_model(
         hub = resolve(model or suited(largest, gpu))[0].hub if weights == "auto" else None
         source = CLASSIFIER if whole.path == shipped() else f"hf://{hub}" if hub else weights
         base = asdict(base_of(whole, net, "head" if tune == "probe" else tune, source))
-    return Start(net, pre, name, checkpoint is not None, why, masked, base)
+    return Start(net, pre, name, checkpoint is not None, why, masked, base, typical)
 
 
 def encoder_of(checkpoint: Checkpoint) -> Checkpoint:

@@ -49,10 +49,12 @@ def show_plan(
 
 def size_rows(start: Start, device: torch.device, dtype: torch.dtype, precision: str) -> list[tuple[str, str, str]]:
     """The first rows of a plan: name, value, reason."""
-    parameters = sum(p.numel() for p in start.model.parameters())
+    parameters, pre = sum(p.numel() for p in start.model.parameters()), start.preprocessing
+    enlarged = 0 < start.pictures < min(pre.size)
+    smaller = f"; the pictures have about {start.pictures} pixels and are enlarged" if enlarged else ""
     return [
         ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
-        ("images", "×".join(map(str, start.preprocessing.size)), f"fit {start.preprocessing.fit}"),
+        ("images", "×".join(map(str, pre.size)), f"fit {pre.fit}{smaller}"),
         ("device", str(device), f"{str(dtype).removeprefix('torch.')}: {precision}"),
     ]
 

@@ -12,6 +12,7 @@ import re
 import warnings
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from vitrail.errors import VitrailError
+from vitrail.errors import VitrailError, closest
 from vitrail.weights.rules import State
 from vitrail.weights.shipped import shipped
 
@@ -48,6 +49,7 @@ FILE_NAMES = (
     "checkpoint.pth",
 )
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".npz")
+FILES = (*SUFFIXES, ".onnx")  # that a model may lie in
 # What DataParallel, torch.compile, self-supervised trainers and Lightning put in front of the names of a model.
 WRAPPED = re.compile(r"^((module|_orig_mod|backbone|model)\.)+")
 
@@ -76,12 +78,22 @@ def read_source(source: str | os.PathLike[str]) -> RawFile:
     if path.is_dir():
         path = find_weights(path)
     elif not path.is_file():
-        raise VitrailError(f"There is no file or folder {text}; give a checkpoint, a folder, or hf://org/name.")
+        hint = f' Did you mean "{found}"?' if (found := like(text)) else ""
+        raise VitrailError(f"There is no file or folder {text}; give a checkpoint, a folder, or hf://org/name.{hint}")
     raw = read_file(path)
     raw.config |= read_json(path.parent / "config.json")
     raw.preprocessor = read_json(path.parent / "preprocessor_config.json")
     raw.names = [path.stem, path.parent.name, *([] if hub is None else [hub.partition("@")[0]])]
     return raw
+
+
+def like(name: str) -> str:
+    """What is called nearly so at the place that is named: a folder, or a file that may be a model; "" for none."""
+    place, there = Path(name).expanduser(), list[str]()
+    with suppress(OSError):  # no such place, or its names are not for everyone
+        there = [path.name for path in place.parent.iterdir() if path.suffix in FILES or path.is_dir()]
+    found = closest(place.name, there)
+    return str(place.with_name(found)) if found else ""
 
 
 def find_weights(folder: Path) -> Path:

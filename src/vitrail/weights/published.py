@@ -1,16 +1,13 @@
 """Public weights: where those of a catalog name lie, what of the hub is here, the classes that most of them know."""
 
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from vitrail.errors import VitrailError, closest
 from vitrail.models import list_models, resolve
 from vitrail.models.catalog import change
-from vitrail.weights.files import SUFFIXES
+from vitrail.weights.files import FILES, like
 from vitrail.weights.shipped import shipped_names
-
-FILES = (*SUFFIXES, ".onnx")
 
 
 def published(name: str) -> str:
@@ -37,15 +34,10 @@ def published(name: str) -> str:
 
 def _meant(name: str) -> str:
     """What is like it beside the place that it names, or a model that ships inside; "" where the catalog is nearer."""
-    place = Path(name).expanduser()
-    if len(place.parts) > 1 and place.parent.is_dir():
-        there: list[str] = []
-        with suppress(OSError):  # its names may not be for everyone
-            there = [path.name for path in place.parent.iterdir() if path.suffix in FILES or path.is_dir()]
-        found = closest(place.name, there)
-        return str(place.with_name(found)) if found else ""
+    if len(Path(name).parts) > 1:
+        return like(name)
     found = closest(name, [*list_models(), *shipped_names()])
-    return found if found in shipped_names() else ""
+    return found if found in shipped_names() else "" if found else like(name)
 
 
 def imagenet_labels() -> list[str]:

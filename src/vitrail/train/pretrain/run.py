@@ -302,7 +302,8 @@ class Pretraining(Work):
         for key, name in NAMES.items():
             if key in figures:
                 view.line(f"{name}: {figures[key]:.1%}, of frozen features on {figures['n']:,} held-out pictures")
-        view.line(f"Kept: epoch {self.epochs}, after {self.spent(seconds)}.")
+        kept = f"epoch {self.epochs}" if self.epochs else "what it began with"
+        view.line(f"Kept: {kept}, after {self.spent(seconds)}.")
         for name, file in (("Model: ", "model.safetensors"), ("Report:", "report.html"), ("Picture:", PICTURE)):
             if (self.folder / file).exists():
                 view.line(f"{name} {self.folder / file}")

@@ -38,7 +38,7 @@ def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
     _check_masks(model.settings)  # type: ignore[arg-type]
     pre = replace(pre, fit=recipe.fit or ("crop" if pre.fit == "native" else pre.fit))
     model.preprocessing = pre  # type: ignore[assignment]
-    return Start(model, pre, name, recipe.weights != "none", why)
+    return Start(model, pre, name, recipe.weights != "none", why, pictures=largest)
 
 
 def mae_settings(settings: Settings, name: str, **changes: Any) -> MAESettings:
