@@ -55,15 +55,17 @@ def digest(data: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def run(data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str) -> dict[str, Any]:
+def run(
+    data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str, keep: Path | None = None
+) -> dict[str, Any]:
+    """One row of the record; the run folder stays in `keep`, where that is given."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
+        out, began = (keep or Path(folder)) / f"seed-{seed}", time.monotonic()
         done = vitrail.train(
-            str(data), model=model, weights="none", seed=seed, val=validate, device=device, out=Path(folder) / "run",
-            **recipe,
-        )  # fmt: skip
+            str(data), model=model, weights="none", seed=seed, val=validate, device=device, out=out, **recipe
+        )
         wall = time.monotonic() - began
-        rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         seconds = [row["seconds"] for row in rows]
         # The first epoch waits for the compiler; it would have taken what the others take.
         compiled = max(0.0, seconds[0] - float(np.median(seconds[1:]))) if len(seconds) > 1 else 0.0
@@ -101,6 +103,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--validate", type=float, default=0.0, help="part of train/ to hold out and measure on instead")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for the runs, which are removed otherwise")
     asked = parser.parse_args(arguments)
     recipe = dict(RECIPE)
     for word in asked.set:
@@ -127,7 +130,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 )
         found |= {"runs": before["runs"], "commands": before["commands"] + found["commands"]}
     for seed in (seed for seed in asked.seeds if all(row["seed"] != seed for row in found["runs"])):
-        row = run(asked.data, asked.model, recipe, seed, asked.validate, asked.device)
+        row = run(asked.data, asked.model, recipe, seed, asked.validate, asked.device, asked.keep)
         found["runs"].append(row)
         print(
             f"  seed {seed}: {row['figures']['top1']:.2%}, {row['seconds']:.1f} s, compiled in "
