@@ -1,12 +1,15 @@
 """Crops are torchvision's to the level, on both paths; and a sample looks the same in any company."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -113,6 +116,35 @@ def test_matrices_keep_their_precision_under_autocast() -> None:
     plain = by_matrices(images, boxes, (32, 32), flip, "bilinear", whole, CPU)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(by_matrices(images, boxes, (32, 32), flip, "bilinear", whole, CPU), plain)
+
+
+class Casts(TorchDispatchMode):
+    """Counts conversions between kinds of numbers."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_pictures_made_by_a_thread_leave_the_cache_of_autocast_alone() -> None:
+    """It is one for all threads, and was cleared by whoever left an autocast, even of nothing. Beside a thread that
+    traces a model under autocast, as torch.compile does, the two could wait for each other for ever."""
+    images, flip, whole = [picture(60, 60)], np.zeros(1, bool), np.array([[32, 32, 0, 0]])
+
+    def made() -> None:
+        by_matrices(images, np.array([[5, 5, 50, 40]]), (32, 32), flip, "bilinear", whole, CPU)
+
+    with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16), Casts() as casts:
+        linear, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+        linear(x)
+        first = casts.count  # of the input, the weight and the bias
+        thread = threading.Thread(target=made)
+        thread.start()
+        thread.join()
+        linear(x)
+    assert first == 3 and casts.count == first + 1  # of the input alone
 
 
 def test_crop_boxes_are_torchvisions_draw_for_draw() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from vitrail import VitrailError
 from vitrail.tasks import probe as module
-from vitrail.tasks.probe import nearest_neighbours, solve_probe
+from vitrail.tasks.probe import nearest_neighbours, quick_probe, solve_probe
 
 
 def features(count: int = 600, width: int = 20, classes: int = 5, spread: float = 1.5, seed: int = 0):
@@ -121,6 +121,23 @@ def test_held_out_logits_tell_nothing_of_labels_that_are_chance():
     x, labels = torch.randn(400, 50, generator=chance), torch.randint(0, 2, (400,), generator=chance)
     found = solve_probe(x, one_hot(labels))
     assert (found.held_out.argmax(dim=1) == labels).float().mean() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_a_quick_probe_knows_nearly_as_much(count):
+    x, labels = features(count + 1000, spread=3)
+    right = [
+        (probe(x[:count], one_hot(labels[:count]))(x[count:]).argmax(dim=1) == labels[count:]).float().mean().item()
+        for probe in (quick_probe, solve_probe)
+    ]
+    assert right[0] == pytest.approx(right[1], abs=0.03) and right[0] > 0.5
+
+
+def test_a_quick_probe_takes_features_as_they_are_and_several_labels():
+    x, labels = features(300, spread=1)
+    targets = torch.maximum(one_hot(labels), one_hot(labels.roll(1)) * (labels == 0)[:, None])
+    moved = quick_probe(1000 * x + 7, targets, multi_label=True)
+    assert torch.allclose(moved(1000 * x + 7), quick_probe(x, targets, multi_label=True)(x), atol=1e-2)
 
 
 def test_a_fold_has_its_share_of_each_class():

@@ -5,6 +5,7 @@ on a GPU, which has no such kernel, from two matrix products an image that repea
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -239,12 +240,18 @@ def by_matrices(
         values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         to_columns = axis_weights(some_across, pixels.shape[3], interpolation, device)
         to_rows = axis_weights(some_down, pixels.shape[2], interpolation, device)
-        with torch.autocast(device.type, enabled=False):  # bfloat16 doesn't hold 256 levels
+        with in_full_precision(device):  # bfloat16 doesn't hold 256 levels
             narrow = torch.bmm(values.flatten(1, 2), to_columns.mT).add_(0.5).floor_().clamp_(0, 255)  # [B, C·h, W]
             made = torch.matmul(to_rows[:, None], narrow.view(*pixels.shape[:3], size[1]))  # [B, C, H, W]
         batch.append(made.add_(0.5).clamp_(0, 255).to(torch.uint8))
         done = part.stop
     return torch.cat(batch) if len(batch) > 1 else batch[0]
+
+
+def in_full_precision(device: torch.device) -> AbstractContextManager:
+    """No autocast inside. Where there is none anyway, nothing is entered, for leaving one clears a cache that all
+    threads share: beside a thread that compiles under autocast, each would wait for what the other holds."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 class Axis(NamedTuple):

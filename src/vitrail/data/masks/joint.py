@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.data.crop import DRAWN, KERNELS, Axis, Canvas, axis_weights, crop_boxes, image_sizes
+from vitrail.data.crop import DRAWN, KERNELS, Axis, Canvas, axis_weights, crop_boxes, image_sizes, in_full_precision
 from vitrail.data.keyed import uniforms
 from vitrail.data.masks import IGNORE, MaskedSample
 from vitrail.data.pictures import ROOM, WORTH, Pictures, as_pixels, shrunk_pixels, store_of
@@ -151,7 +151,7 @@ class JointAugmenter:
         to_rows = axis_weights(down, colours.shape[2], self.interpolation, device)
         to_columns = axis_weights(across, colours.shape[3], self.interpolation, device)
         values = colours.to(torch.float32, memory_format=torch.contiguous_format)
-        with torch.autocast(device.type, enabled=False):  # bfloat16 doesn't hold 256 levels
+        with in_full_precision(device):  # bfloat16 doesn't hold 256 levels
             narrow = torch.bmm(values.flatten(1, 2), to_columns.mT).view(*values.shape[:3], -1)
             return torch.matmul(to_rows[:, None], narrow).clamp_(0, 255)
 
