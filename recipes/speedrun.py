@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from ast import literal_eval
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +56,28 @@ def digest(data: Path) -> str:
 
 
 def run(
-    data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str, keep: Path | None = None
+    data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str, out: Path
 ) -> dict[str, Any]:
-    """One row of the record; the run folder stays in `keep`, where that is given."""
-    with tempfile.TemporaryDirectory() as folder:
-        out, began = (keep or Path(folder)) / f"seed-{seed}", time.monotonic()
+    """One row of the record. A run that was interrupted in `out` is resumed; the time before is not in `wall_seconds`."""
+    began = time.monotonic()
+    if (out / "run.json").exists():
+        done = vitrail.train(resume=True, out=out, device=device)
+    else:
         done = vitrail.train(
             str(data), model=model, weights="none", seed=seed, val=validate, device=device, out=out, **recipe
         )
-        wall = time.monotonic() - began
-        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        seconds = [row["seconds"] for row in rows]
-        # The first epoch waits for the compiler; it would have taken what the others take.
-        compiled = max(0.0, seconds[0] - float(np.median(seconds[1:]))) if len(seconds) > 1 else 0.0
-        figures = {"top1": rows[-1].get("val_top1")}
-        if not validate:
-            names = {"top1": False, "top1_with_mirror_images": True}
-            figures = {
-                name: vitrail.evaluate(done, str(data), "test", flip=flip, batch_size=500)["top1"]
-                for name, flip in names.items()
-            }
+    wall = time.monotonic() - began
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    seconds = [row["seconds"] for row in rows]
+    # The first epoch waits for the compiler; it would have taken what the others take.
+    compiled = max(0.0, seconds[0] - float(np.median(seconds[1:]))) if len(seconds) > 1 else 0.0
+    figures = {"top1": rows[-1].get("val_top1")}
+    if not validate:
+        names = {"top1": False, "top1_with_mirror_images": True}
+        figures = {
+            name: vitrail.evaluate(done, str(data), "test", flip=flip, batch_size=500)["top1"]
+            for name, flip in names.items()
+        }
     return {
         "seed": seed, "figures": figures, "of": "validation" if validate else "test", "epochs": len(rows),
         "seconds": round(sum(seconds) - compiled, 2), "compile_seconds": round(compiled, 2),
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--validate", type=float, default=0.0, help="part of train/ to hold out and measure on instead")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", type=Path, help="a folder for the runs, which are removed otherwise")
+    parser.add_argument("--keep", type=Path, help="a folder for the runs, which are removed otherwise; again to go on")
     asked = parser.parse_args(arguments)
     recipe = dict(RECIPE)
     for word in asked.set:
@@ -130,7 +132,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 )
         found |= {"runs": before["runs"], "commands": before["commands"] + found["commands"]}
     for seed in (seed for seed in asked.seeds if all(row["seed"] != seed for row in found["runs"])):
-        row = run(asked.data, asked.model, recipe, seed, asked.validate, asked.device, asked.keep)
+        with nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / f"seed-{seed}"
+            row = run(asked.data, asked.model, recipe, seed, asked.validate, asked.device, out)
         found["runs"].append(row)
         print(
             f"  seed {seed}: {row['figures']['top1']:.2%}, {row['seconds']:.1f} s, compiled in "

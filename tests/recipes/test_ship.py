@@ -1,5 +1,6 @@
 """From a run to the file in the package, and from the repository to a wheel that predicts."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -35,11 +36,14 @@ def test_a_run_is_shipped_in_half_precision_with_its_figures_and_without_its_mac
     for old, new in zip(sorted(data.iterdir()), ("n01443537", "n02123394", "n12267677"), strict=True):
         old.rename(data / new)
     run = vitrail.train(data, **small_options(epochs=1, batch_size=8, out=tmp_path / "run"))
-    path = ship.ship(run, "vitrail_tiny", "records/toy.json", tmp_path / "inside")
+    record = "records/speedrun/tiny_imagenet_hybrid.json"
+    path = ship.ship(run, "vitrail_tiny", record, tmp_path / "inside")
     found = read_checkpoint(path)
     assert found.labels == ["goldfish", "Persian cat", "acorn"] and found.name == "vitrail_tiny"
-    assert found.about["recipe"]["epochs"] == 1 and found.about["record"] == "records/toy.json"
+    assert found.about["recipe"]["epochs"] == 1 and found.about["record"] == record
     assert found.about["metrics"]["top1"] == run.metrics["top1"]
+    assert found.about["tested"] == json.loads((ROOT / record).read_text())["runs"][0]["figures"]  # of the same seed
+    assert ship.tested(record, seed=1) == {} == ship.tested("records/studies/distillation.json", seed=0)
     assert str(tmp_path) not in path.read_bytes()[:20_000].decode("latin1")
     assert path.stat().st_size < 0.6 * (run.folder / "model.safetensors").stat().st_size
     assert shipped("vitrail_tiny", tmp_path / "inside") == path

@@ -6,6 +6,8 @@ import pytest
 import scales
 import speedrun
 
+import vitrail
+
 QUICK = ["epochs=2", "batch_size=32", "warmup=1", "augment=none", "compile=off", "calm=1"]
 
 
@@ -35,6 +37,16 @@ def test_a_record_is_added_to(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="another validate"):
         speedrun.main([*asked, "--seeds", "5", "--validate", "0.2"])
     assert len(json.loads(out.read_text())["commands"]) == 2
+
+
+def test_runs_may_be_kept_and_gone_on_with(tmp_path):
+    data = scales.toy_data(tmp_path / "digits.npz")
+    asked = ["--data", str(data), "--model", "vit_nano2", "--device", "cpu", "--seeds", "0", "--set", *QUICK]
+    (row,) = speedrun.main([*asked, "--keep", str(tmp_path / "kept")])["runs"]
+    kept = vitrail.evaluate(tmp_path / "kept" / "seed-0", str(data), "test")
+    assert kept["top1"] == row["figures"]["top1"]
+    (again,) = speedrun.main([*asked, "--keep", str(tmp_path / "kept")])["runs"]  # as after an interruption
+    assert again["figures"] == row["figures"] and again["epochs"] == 2
 
 
 def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def size_rows(start: Start, device: torch.device, dtype: torch.dtype, precision:
     """The first rows of a plan: name, value, reason."""
     parameters, pre = sum(p.numel() for p in start.model.parameters()), start.preprocessing
     enlarged = 0 < start.pictures < min(pre.size)
-    smaller = f"; the pictures have about {start.pictures} pixels and are enlarged" if enlarged else ""
+    smaller = f"; the pictures are about {start.pictures} pixels a side, so they are enlarged" if enlarged else ""
     return [
         ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
         ("images", "×".join(map(str, pre.size)), f"fit {pre.fit}{smaller}"),
