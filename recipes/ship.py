@@ -1,11 +1,13 @@
-"""Puts a run into the package, as one of the models that ship inside.
+r"""Puts a run into the package, as one of the models that ship inside.
 
-    python recipes/ship.py runs/tiny/seed-0 vitrail_tiny --record records/speedrun/tiny_imagenet_hybrid.json --image-size 96
+    python recipes/ship.py runs/tiny/seed-0 vitrail_tiny --image-size 96 \
+        --record records/speedrun/tiny_imagenet_hybrid.json
     python recipes/ship.py runs/tiny-mae vitrail_tiny_mae
 
 Half precision, readable labels in place of WordNet's ids, and in the header the recipe, the figures, and those on test
-images that a speed run's record has of that seed, without a word about the machine. `--image-size` is what pictures are brought to before it looks at them, where that is not the size it
-learned from. What it writes is read back, and must answer as the run does; only then it takes the place of the last.
+images that a speed run's record has of that seed, without a word about the machine. `--image-size` is what pictures are
+brought to before it looks at them, where that is not the size it learned from. What it writes is read back, and must
+answer as the run does; only then it takes the place of the last.
 """
 
 import argparse
@@ -49,8 +51,9 @@ def ship(
     labels = readable(run_model.labels) if run_model.labels else None
     about = {key: run_model.about[key] for key in KEPT if key in run_model.about}
     if record:
-        about |= {"record": record}
-        about |= {"tested": found} if (found := tested(record, about["recipe"]["seed"])) else {}
+        about["record"] = record
+        if found := tested(record, about["recipe"]["seed"]):
+            about["tested"] = found
     path = folder / f"{name}.safetensors"
     with whole(path) as unfinished:
         halved = Predictor(run_model.model, run_model.preprocessing, labels, name, "cpu", about)

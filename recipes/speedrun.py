@@ -58,7 +58,7 @@ def digest(data: Path) -> str:
 def run(
     data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str, out: Path
 ) -> dict[str, Any]:
-    """One row of the record. A run that was interrupted in `out` is resumed; the time before is not in `wall_seconds`."""
+    """One row of the record. What was interrupted in `out` is resumed; `wall_seconds` has not the time before that."""
     began = time.monotonic()
     if (out / "run.json").exists():
         done = vitrail.train(resume=True, out=out, device=device)

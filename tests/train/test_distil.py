@@ -33,7 +33,7 @@ from vitrail.tasks.classify import Classify
 from vitrail.tasks.distil import BothHeads, Distil
 from vitrail.train.distributed import Processes
 from vitrail.train.teacher import MEASURED, Teacher, against_chance, digest, how_good, load_teacher
-from vitrail.weights import read_checkpoint, save_weights
+from vitrail.weights import model_from, read_checkpoint, save_weights
 
 CLASSES = ["class 0", "class 1", "class 2"]
 
@@ -244,12 +244,67 @@ def test_a_teacher_is_measured_on_some_images_and_draws_nothing():
     numbers, weighed, teacher = images.numbers, np.ones(len(images.numbers)), taught(pre, pre)
     images.weights, state = weighed, torch.get_rng_state()
     lines = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
-    assert "on 1,500 validation images." in lines[0]  # every second
-    teacher.refitted = True
-    (line,) = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)[:1]
-    assert line.startswith(lines[0]) and "the figure flatters" in line
+    assert "on 2,000 validation images." in lines[0]
     assert images.numbers is numbers and images.weights is weighed
     assert torch.equal(torch.get_rng_state(), state) and not teacher.net.training
+
+
+def test_of_images_whose_classes_come_in_turn_some_of_each_class_are_looked_at():
+    """Every third of these would be of the one class that this teacher ever says."""
+    pre, images = Preprocessing(size=(8, 8), crop=1.0), make_images(30, classes=3)
+    images.numbers, teacher = np.resize(images.numbers, 3 * MEASURED), taught(pre, pre)
+    torch.nn.init.zeros_(teacher.net.head.output.weight)
+    said, warning = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
+    assert 0.3 < float(said.removeprefix("Teacher: accuracy ").partition("%")[0]) / 100 < 0.37
+    assert "not clearly better than chance" in warning
+
+
+HEADER = {"recipe": {"seed": 0, "val": 0.2, "refit": "off"}, "data": "pets", "finished": True}
+
+
+@pytest.mark.parametrize(
+    ("about", "own_val", "may"),
+    [
+        (HEADER, False, False),
+        (HEADER | {"recipe": {"seed": 1, "val": 0.2, "refit": "off"}}, False, True),
+        (HEADER | {"recipe": {"seed": 0, "val": 0.1, "refit": "off"}}, False, True),
+        (HEADER | {"recipe": {"seed": 1, "val": 0.1, "refit": "off"}}, True, False),  # both validate on val/
+        (HEADER | {"recipe": {"seed": 0, "val": 0.2, "refit": "on"}}, False, True),
+        (HEADER | {"data": "birds"}, False, True),
+        (HEADER | {"data": "birds"}, True, True),
+        ({}, False, False),
+        ({"record": "of another program"}, False, False),
+    ],
+)
+def test_a_teacher_may_know_what_its_own_run_did_not_hold_out(about, own_val, may):
+    pre = Preprocessing(size=(8, 8), crop=1.0)
+    teacher = taught(pre, pre)
+    teacher.about = about
+    assert teacher.may_know(HEADER, own_val) is may
+
+
+def retold(teacher: Path, path: Path, **about) -> Path:
+    """The same teacher, whose header says something else."""
+    checkpoint = read_checkpoint(teacher)
+    return save_weights(model_from(checkpoint), path, labels=CLASSES, about=checkpoint.about | about)
+
+
+def test_of_images_that_a_teacher_may_have_learned_from_its_own_figure_counts(data, teacher, tmp_path, capsys):
+    options = small_options(epochs=1, seed=1)  # divides the images otherwise than the teacher's run
+    good = vitrail.load(teacher, device="cpu").about["metrics"]["top1"]
+    vitrail.train(data, **options, out=tmp_path / "run", teacher=teacher)
+    said = capsys.readouterr().out
+    assert f"Teacher: accuracy {good:.1%} on its own 12 validation images; " in said and "Warning" not in said
+    assert "% on 12 validation images here, from which it may have learned.\n" in said
+    bad = retold(teacher, tmp_path / "bad.safetensors", metrics={"top1": 0.34, "n": 600})
+    vitrail.train(data, **options, out=tmp_path / "warned", teacher=bad)
+    said = capsys.readouterr().out
+    assert "Teacher: accuracy 34.0% on its own 600 validation images; " in said
+    assert "  Warning: 34.0% is not clearly better than chance (3" in said
+    unsaid = retold(teacher, tmp_path / "unsaid.safetensors", metrics={"epoch": 4})
+    vitrail.train(data, **options, out=tmp_path / "flattered", teacher=unsaid)
+    said = capsys.readouterr().out
+    assert "% on 12 validation images, which may flatter it: it may have learned from them.\n" in said
 
 
 def test_a_run_says_how_good_its_teacher_is(data, teacher, tmp_path, capsys):

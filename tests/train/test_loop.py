@@ -161,6 +161,49 @@ def test_the_first_pictures_of_an_epoch_are_made_while_the_one_before_is_validat
     assert trainer.batches._thread is None and not trainer.batches._line
 
 
+@pytest.mark.parametrize(("fails", "left"), [("once", [2]), ("at several steps", [2, 1]), ("later", [2])])
+def test_where_memory_runs_out_fewer_pictures_are_changed_at_once_and_train_the_same(monkeypatch, fails, left):
+    def train(room):
+        images, notes = make_images(72), []
+        pictures = torch.stack([images.loader.pictures[number] for number in range(72)])
+        images.loader.resident = Canvas(pictures, np.full((72, 2), pictures.shape[-1]))
+        monkeypatch.setattr(batches, "values_at_once", lambda device: room * 8 * 3 * 8 * 8)
+        torch.manual_seed(1)
+        model = create_model("vit_nano2", depth=2, num_classes=4)
+        trainer = make_trainer(model, images, policy="medium", note=notes.append, epochs=2, batch_size=8, mixup=0.2)
+        trainer.run()
+        return model.state_dict(), [row["train_loss"] for row in trainer.history], notes
+
+    def narrow(self, group):
+        made.append(len(group.numbers) // 8)
+        nth = {"once": 2, "at several steps": 0, "later": 4}[fails]  # the fourth is of the second epoch
+        if len(made) == nth or (not nth and made[-1] > 1):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return make(self, group)
+
+    weights, losses, _ = train(room=1)
+    made, make = [], batches.Batches._make
+    monkeypatch.setattr(batches.Batches, "_make", narrow)
+    others, their_losses, notes = train(room=4)
+    assert losses == their_losses and all(torch.equal(value, others[name]) for name, value in weights.items())
+    assert [int(note.split(" step")[0].split()[-1]) for note in notes] == left and made[0] == 4
+    assert notes[0].startswith("  Out of memory: the images of 2 steps are changed at once from here on; what is done")
+
+
+def test_a_step_whose_pictures_there_is_no_memory_to_change_is_one_sentence(monkeypatch):
+    trainer = make_trainer(batch_size=8)
+
+    def narrow(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(trainer.augmenter.__class__, "__call__", narrow)
+    with pytest.raises(VitrailError) as caught:
+        trainer.run()
+    assert str(caught.value) == (
+        "Out of memory while changing the 8 images of a step: use a smaller --batch-size or --image-size."
+    )
+
+
 def test_pictures_that_are_enlarged_are_counted_at_their_new_size(monkeypatch):
     """CIFAR at 224 takes 49 times the memory that its pictures do."""
     images = make_images(32)

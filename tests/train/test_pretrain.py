@@ -285,6 +285,20 @@ def test_a_classifier_is_lost_where_it_does_far_worse_than_one_that_knows_nothin
     assert torch.equal(linear.heads(model)[0]["weight"], small[0]["weight"] * 1e4)  # it only looked
 
 
+def test_whether_a_classifier_is_lost_is_seen_on_images_of_all_classes():
+    """Also where classes come in turn, and every tenth image is of the same one."""
+    images, classes, seen = make_images(30, classes=10, side=8), [str(number) for number in range(10)], []
+    images.numbers = np.resize(images.numbers, 5000)
+    model = vitrail.create_model("vit_nano2", num_classes=len(classes))
+
+    def unchanged(pictures, numbers, *_):
+        seen.extend(number % 10 for number in numbers)
+        return torch.stack([*pictures]).float() / 255
+
+    assert not linear.is_lost(model, linear.heads(model), images, unchanged, Classify(classes))
+    assert len(seen) == 2 * linear.LOOKED_AT and min(np.bincount(seen, minlength=10)) > linear.LOOKED_AT / 10
+
+
 def test_a_tuning_too_short_to_get_ahead_of_the_linear_classifier_keeps_it(run, data, tmp_path, capsys, lost):
     for refit in ("off", "on"):
         short, probe = (
@@ -354,6 +368,57 @@ def test_pretraining_goes_on_from_an_autoencoder(run, data, tmp_path, capsys):
     vitrail.pretrain(data, weights=run, epochs=1, device="cpu", workers=0, out=tmp_path / "more")
     said = capsys.readouterr().out
     assert "Without what it knows already the loss would start near" in said and "The loss starts" not in said
+
+
+def test_pretraining_goes_on_with_the_masks_and_the_targets_that_the_weights_had(data, tmp_path, capsys):
+    first, odd = tmp_path / "first", ["--epochs", "1", "--mask-ratio", "0.5", "--no-norm-pix"]
+    command = Command("pretrain", data, *OPTIONS, *odd, "--out", first, log=tmp_path / "log")
+    assert command.wait() == 0, command.said
+    assert re.search(r"mask ratio +0\.5 +as asked", command.said)
+    assert re.search(r"target +colours +as asked", command.said)
+    options = {"epochs": 1, "device": "cpu", "workers": 0}
+
+    def went_on(**asked):
+        folder = tmp_path / "-".join(["more", *asked])
+        settings = vitrail.load(vitrail.pretrain(data, **options, **asked, out=folder), device="cpu").model.settings
+        recipe = json.loads((folder / "run.json").read_text())["recipe"]
+        assert (recipe["mask_ratio"], recipe["norm_pix"]) == (settings.mask_ratio, settings.norm_pix)
+        return settings.mask_ratio, settings.norm_pix, capsys.readouterr().out
+
+    *kept, said = went_on(weights=first)
+    assert kept == [0.5, False] and "The loss starts" not in said
+    assert re.search(r"mask ratio +0\.5 +as the weights had it", said)
+    assert re.search(r"target +colours +as the weights had it", said)
+    *asked, said = went_on(weights=first, mask_ratio=0.75)
+    assert asked == [0.75, False] and re.search(r"mask ratio +0\.75 +as asked", said)
+    *usual, said = went_on(model="vit_nano2")
+    assert usual == [0.75, True] and re.search(r"mask ratio +0\.75 +the paper's", said)
+    assert re.search(r"target +norm_pix +better features", said)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_from_before_the_masks_were_left_open_is_resumed(data, tmp_path, monkeypatch, saved):
+    """Its record has them as if they had been asked for."""
+    options, whole, stopped = SMALL | {"epochs": 2, "seed": 3}, tmp_path / "whole", tmp_path / "stopped"
+    vitrail.pretrain(data, out=whole, **options)
+    step, calls = loop.Trainer._step, itertools.count(1)
+
+    def stopping(trainer, *batch):
+        if next(calls) == 3:
+            trainer.leave.asked = True
+        return step(trainer, *batch)
+
+    with monkeypatch.context() as patched, pytest.raises(loop.Stopped):
+        patched.setattr(loop.Trainer, "_step", stopping)
+        vitrail.pretrain(data, out=stopped, **options)
+    record = json.loads((stopped / "run.json").read_text())
+    record["given"] |= {"mask_ratio": 0.75, "norm_pix": True}
+    record["why"].pop("norm_pix", None)
+    (stopped / "run.json").write_text(json.dumps(record))
+    if not saved:
+        (stopped / "last.pt").unlink()
+    vitrail.pretrain(out=stopped, resume=True)
+    assert differences(whole, stopped) == []
 
 
 # Refusals.

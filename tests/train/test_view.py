@@ -8,8 +8,8 @@ from rich.console import Console
 
 from tests.train.support import make_trainer
 from vitrail.train.choose import ahead
-from vitrail.train.recorded import reason
 from vitrail.train.loop import Progress
+from vitrail.train.recorded import reason
 from vitrail.train.view import View, fitting
 from vitrail.train.words import show_nameless
 

@@ -93,10 +93,10 @@ def test_a_slip_in_a_name_is_answered_with_what_is_there(inside, tmp_path, monke
     for slip, meant in (("vitrail_tny", "vitrail_tiny"), ("runs/pet", "runs/pets"), ("deit_tny", "deit_tiny")):
         with pytest.raises(VitrailError, match=f"'{slip}' is neither a file .*Did you mean \"{meant}\""):
             vitrail.load(slip)
-    with pytest.raises(VitrailError, match='There is no file or folder runs/pet; .* Did you mean "runs/pets"'):
+    with pytest.raises(VitrailError, match=r'There is no file or folder runs/pet; .* Did you mean "runs/pets"'):
         read_source("runs/pet")
     monkeypatch.chdir(tmp_path / "runs")
-    with pytest.raises(VitrailError, match="'pest' is neither a file .*Did you mean \"pets\""):
+    with pytest.raises(VitrailError, match=r"'pest' is neither a file .*Did you mean \"pets\""):
         vitrail.load("pest")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(VitrailError) as told:

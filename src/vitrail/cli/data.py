@@ -88,8 +88,8 @@ def suited(found: Any, side: int | None) -> Any:
     from torch.cuda import is_available
 
     from vitrail.models import resolve
-    from vitrail.train.run import typical_side
     from vitrail.train import start
+    from vitrail.train.run import typical_side
 
     split = next((split for split, looks in found.looks.items() if any(looks)), None)
     samples = [] if split is None else found.source.splits[split]

@@ -11,7 +11,8 @@ DEFAULT = PretrainRecipe()
 
 def pretrain(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
-    options: Annotated[PretrainRecipe, tyro.conf.arg(name="")] = DEFAULT,
+    # What may be left open is still no word to be typed: so --norm-pix and --no-norm-pix are switches.
+    options: Annotated[PretrainRecipe, tyro.conf.arg(name=""), tyro.conf.DisallowNone] = DEFAULT,
 ) -> int:
     """Trains a masked autoencoder, without labels; `vitrail train DATA --weights RUN` then continues from it.
 

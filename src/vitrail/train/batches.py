@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from vitrail.data.augment import Augmenter
 from vitrail.data.randaugment import to_device as send
+from vitrail.data.samples import plural
+from vitrail.errors import VitrailError
 from vitrail.tasks.classify import Classify
 from vitrail.train.images import Images
 from vitrail.train.streams import stream
@@ -28,8 +30,12 @@ class Batches:
     its company: so of small pictures, which live on the device whole, those of several steps are changed at once. A GPU
     takes hardly longer over them than over those of one."""
 
-    def __init__(self, train: Images, augmenter: Augmenter, task: Classify, device: torch.device):
-        self.train, self.augmenter, self.task, self.device = train, augmenter, task, device
+    def __init__(
+        self, train: Images, augmenter: Augmenter, task: Classify, device: torch.device,
+        note: Callable[[str], None] = print,
+    ):  # fmt: skip
+        self.train, self.augmenter, self.task, self.device, self.note = train, augmenter, task, device, note
+        self._most = inf  # steps whose images are changed at once: fewer where memory has run out
         self._pixels: Tensor | None = None  # of the last batch, to be written over
         self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
         self._aside: Any = None  # the stream that augments them: one, for memory is kept for each stream by itself
@@ -41,31 +47,59 @@ class Batches:
     ) -> Steps:
         """The seconds that it has to wait for data are added to sums["wait"]. `following` gives the numbers of the next
         epoch, if there is one: its first pictures are made while this one's last steps and its validation run."""
-        (mine, again), loader, several = numbers, self.train.loader, 1
-        if loader.resident is not None and mine:
-            stored, made = loader.resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
-            several = max(1, values_at_once(self.device) // (len(mine[0]) * max(stored, made)))
-        if several > 1:
-
-            def later() -> list[Group]:
-                return groups(epoch + 1, following(), several) if following else []
-
-            yield from self._several_at_once(groups(epoch, numbers, several), later, len(mine[0]), sums)
-            return
-        with closing(loader.batches(mine)) as batches:
+        mine, again = numbers
+        while (several := self._at_once(mine)) > 1:
+            done = 0  # steps
+            try:
+                for step in self._several_at_once(epoch, (mine, again), several, sums, following):
+                    done += 1
+                    yield step
+                return
+            except torch.OutOfMemoryError:
+                mine, again = mine[done:], again[done:]
+            # Outside of the clause, for the error holds what its function had made.
+            self._make_room((min(several, len(mine)) + 1) // 2)
+        with closing(self.train.loader.batches(mine)) as batches:
             for repeat in again:
                 asked = time.monotonic()
-                shown, images = next(batches)
-                sums["wait"] += time.monotonic() - asked
-                pixels = self.augmenter(images, shown + repeat, epoch, self.device, out=self._pixels)
+                try:
+                    shown, images = next(batches)
+                    sums["wait"] += time.monotonic() - asked
+                    pixels = self.augmenter(images, shown + repeat, epoch, self.device, out=self._pixels)
+                except torch.OutOfMemoryError:
+                    raise VitrailError(
+                        f"Out of memory while changing the {plural(len(repeat), 'image')} of a step: use a smaller "
+                        "--batch-size or --image-size."
+                    ) from None
                 if self.device.type == "cpu":  # where the last step is over, and fresh memory takes a fifth of the time
                     self._pixels = pixels
                 yield pixels, self._targets(shown)
 
+    def _at_once(self, mine: list[np.ndarray]) -> int:
+        """How many steps' images are changed together."""
+        resident = self.train.loader.resident
+        if resident is None or not mine:
+            return 1
+        stored, made = resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
+        return max(1, int(min(self._most, values_at_once(self.device) // (len(mine[0]) * max(stored, made)))))
+
+    def _make_room(self, most: int) -> None:
+        """What the thread has made goes, and is made again, of fewer steps at once."""
+        self._most = most
+        self.close()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.note(
+            f"  Out of memory: the images of {plural(most, 'step')} are changed at once from here on; what is done "
+            "to each stays the same."
+        )
+
     def _several_at_once(
-        self, now: list["Group"], later: Callable[[], list["Group"]], size: int, sums: dict[str, float]
-    ) -> Steps:
-        """By a thread, on a stream of its own, while the steps before are under way; `later` comes after `now`."""
+        self, epoch: int, numbers: Numbers, several: int, sums: dict[str, float],
+        following: Callable[[], Numbers] | None,
+    ) -> Steps:  # fmt: skip
+        """By a thread, on a stream of its own, while the steps before are under way."""
+        now, size = groups(epoch, numbers, several), len(numbers[0][0])
         if self.device.type == "cuda" and self._aside is None:
             self._aside = stream(torch.cuda.current_device(), "augment")
             self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
@@ -76,7 +110,8 @@ class Batches:
 
         def coming() -> Iterator[Group]:
             yield from now[begun:]
-            yield from later()
+            if following:
+                yield from groups(epoch + 1, following(), several)
 
         rest = coming()
         for _ in now:

@@ -66,6 +66,12 @@ def read(
     return images
 
 
+def drawn(count: int, most: int) -> np.ndarray:
+    """The places of at most so many of `count` images, drawn at random, always the same. Not every tenth: where classes
+    come in turn, those may all be of one."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
 def all_bad(group: Processes, views: Sequence[Images]) -> dict[str, str]:
     """Name → reason of every picture that any process could not read, in the order of their names."""
     found: dict[str, str] = {}

@@ -139,7 +139,8 @@ class Job(Work):
         elif self.recipe.balance == "sampling":
             self.views["train"].weights = self.drawing_weights(labels)
         if self.teacher is not None and "val" in self.views and not self.resumed:
-            for line in how_good(self.teacher, self.task, self.views["val"], self.group, self.dtype):
+            known = self.teacher.may_know(self.all_about({}), "val" in self.source.splits)
+            for line in how_good(self.teacher, self.task, self.views["val"], self.group, self.dtype, known):
                 self.view.line(line)
 
     def drawing_weights(self, labels: Sequence[tuple[int, ...]]) -> np.ndarray:

@@ -11,7 +11,7 @@ from vitrail.models.heads import classifiers
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import solve_probe
 from vitrail.train.distributed import Processes
-from vitrail.train.images import Images
+from vitrail.train.images import Images, drawn
 from vitrail.train.settle import State, copies
 
 LOOKED_AT, PART = 512, 64  # images, and of them at a time
@@ -64,7 +64,7 @@ def is_lost(model: nn.Module, small: list[State], images: Images, augmenter: Aug
 def loss_in_training(model: nn.Module, images: Images, augmenter: Augmenter, task: Classify) -> float:
     """Of some training images, changed at random as in the first epoch."""
     device = next(model.parameters()).device
-    numbers = images.numbers[:: -(-len(images.numbers) // LOOKED_AT)]
+    numbers = images.numbers[drawn(len(images.numbers), LOOKED_AT)]
     with closing(images.loader.batches([numbers])) as batches:
         shown, pictures = next(batches)
     pixels = augmenter(pictures, shown, 0, device)

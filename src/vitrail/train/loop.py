@@ -1,8 +1,8 @@
-"""The loop: steps, epochs, validation, what is kept. Short enough to read.
+"""The loop: steps, epochs, validation, what is kept.
 
 A step is keyed by (seed, epoch, step): which images, how each is changed, what dropout draws. So a run that was
 stopped continues exactly, and the number of processes changes neither the order nor what is done to an image by itself;
-which images are mixed, and drop path, are each process's own affair.
+which images are mixed, drop path, and an autoencoder's masks are each process's own affair.
 """
 
 import time
@@ -127,7 +127,7 @@ class Trainer:
         self.leave = Leave(alone=processes.count == 1)
         self._saved = time.monotonic()
         self._statistics = [*statistics(model).values()]
-        self.batches = Batches(train, augmenter, task, self.device)
+        self.batches = Batches(train, augmenter, task, self.device, note)
 
     # -- the run -----------------------------------------------------------------------------------------------------
 

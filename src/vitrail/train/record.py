@@ -122,6 +122,13 @@ def refitted(about: dict[str, Any]) -> bool:
     return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
 
 
+def same_split(about: dict[str, Any], other: dict[str, Any], own_val: bool) -> bool:
+    """By the headers of their models: did two runs hold out the same images? `own_val`: the data comes with them."""
+    one, two = (each.get("recipe") or {} for each in (about, other))
+    alike = own_val or all(name in one and one[name] == two.get(name) for name in ("seed", "val"))
+    return alike and about.get("data") == other.get("data")
+
+
 def command_line() -> str:
     """The command that a person typed; of a Python program, its name."""
     program = Path(sys.argv[0])

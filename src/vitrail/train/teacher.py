@@ -17,8 +17,8 @@ from vitrail.tasks.classify import Classify
 from vitrail.tasks.metrics import mean_average_precision
 from vitrail.train.distributed import Processes
 from vitrail.train.forward import Forward
-from vitrail.train.images import Images
-from vitrail.train.record import refitted
+from vitrail.train.images import Images, drawn
+from vitrail.train.record import refitted, same_split
 from vitrail.train.words import SHORT
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import DENSE, Checkpoint
@@ -42,7 +42,7 @@ class Teacher:
     weights: str  # digest
     figures: dict[str, Any] = field(default_factory=dict)  # what its own run measured
     named: bool = True  # does it say what its classes are?
-    refitted: bool = False  # did it learn, in the end, from what it had validated on?
+    about: dict[str, Any] = field(default_factory=dict)  # the header of its model, where a run made it
 
     def __post_init__(self) -> None:
         self.net.eval().requires_grad_(False)
@@ -75,6 +75,12 @@ class Teacher:
             low, high = self._low.view(-1, 1, 1), self._high.view(-1, 1, 1)
             pixels = pixels.clamp(low, high)
         return pixels
+
+    def may_know(self, run: dict[str, Any], own_val: bool) -> bool:
+        """Has it perhaps learned from what this run, by the header of its model, validates on? Of a teacher that no run
+        of ours has made, nothing is known."""
+        apart = same_split(self.about, run, own_val) and not refitted(self.about)
+        return "recipe" in self.about and not apart
 
     def facts(self, shared: bool = False) -> dict[str, Any]:
         """For the record of the run; `shared`, for the header of its model: without the places of this machine."""
@@ -116,7 +122,7 @@ def load_teacher(
     figures = {name: metrics[name] for name in ("top1", "macro_f1", "map", "n") if name in metrics}
     return Teacher(
         source, checkpoint.name or "custom", model_from(checkpoint).to(device), pre, student, order,
-        digest(checkpoint.state), figures, labels is not None, refitted(checkpoint.about),
+        digest(checkpoint.state), figures, labels is not None, checkpoint.about,
     )  # fmt: skip
 
 
@@ -151,33 +157,43 @@ def digest(state: dict[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def how_good(teacher: Teacher, task: Classify, images: Images, group: Processes, dtype: torch.dtype) -> list[str]:
+def how_good(
+    teacher: Teacher, task: Classify, images: Images, group: Processes, dtype: torch.dtype, known: bool = False
+) -> list[str]:
     """What a run says of its teacher once the validation images are there: how good it is at them, seen as the student
-    sees them, and a warning where that is no more than chance."""
-    numbers = images.numbers[:: -(-len(images.numbers) // MEASURED) or 1]
-    part = replace(images, numbers=numbers, weights=None)
+    sees them, and a warning where that is no more than chance. `known`: it may have learned from them, so that what its
+    own run held out says more."""
+    part = replace(images, numbers=images.numbers[drawn(len(images.numbers), MEASURED)], weights=None)
     forward = Forward(part, teacher.seen_as, group, dtype)
     logits = forward.run(teacher.net, lambda x: [teacher(x)], [len(task.classes)])[0]
     if not len(logits):
         return []
     targets = task.targets(part.labels())
-    score, chance, clearly = against_chance(logits, targets, task.multi_label)
+    count = teacher.figures.get("n", 0)
+    own = teacher.figures.get(task.figure) if known and count >= FEWEST else None
+    score, chance, clearly = against_chance(logits, targets, task.multi_label, 1.0 if own is None else own)
     if np.isnan(score):  # none of the images has a label
         return []
-    flattered = ". It was refitted on all of its own images: if these are among them, the figure flatters"
-    on = plural(len(logits), "validation image") + (flattered if teacher.refitted else "")
-    lines = [f"Teacher: {SHORT[task.figure]} {score:.1%} on {on}."]
+    figure, here = SHORT[task.figure], f"{score:.1%} on {plural(len(logits), 'validation image')}"
+    if own is not None:
+        here = f"{own:.1%} on its own {count:,} validation images; {here} here, from which it may have learned"
+    elif known:
+        here += ", which may flatter it: it may have learned from them"
+    lines = [f"Teacher: {figure} {here}."]
     if len(logits) >= FEWEST and len(targets.unique(dim=0)) > 1 and not clearly:
+        worth = "that" if own is None else f"{min(own, score):.1%}"
         lines.append(
-            f"  Warning: that is not clearly better than chance ({chance:.1%}), so there is little to learn from it: "
-            "was it trained on these classes, in this order?"
+            f"  Warning: {worth} is not clearly better than chance ({chance:.1%}), so there is little to learn from "
+            "it: was it trained on these classes, in this order?"
         )
     return lines
 
 
-def against_chance(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[float, float, bool]:
+def against_chance(
+    logits: Tensor, targets: Tensor, multi_label: bool, at_most: float = 1.0
+) -> tuple[float, float, bool]:
     """Accuracy, or mean average precision; its mean when the same answers are dealt out to the images anew, which
-    grants nothing to the commonest class; and whether it beats 95 % of such deals."""
+    grants nothing to the commonest class; and whether it, or `at_most` if that is less, beats 95 % of such deals."""
     answers, truth = (logits, targets) if multi_label else (logits.argmax(dim=1), targets.argmax(dim=1))
 
     def score(order: np.ndarray) -> float:
@@ -186,7 +202,7 @@ def against_chance(logits: Tensor, targets: Tensor, multi_label: bool) -> tuple[
 
     draws = np.random.default_rng(0)  # of their own: what training draws stays as it is
     own, others = score(np.arange(len(truth))), [score(draws.permutation(len(truth))) for _ in range(DEALS)]
-    return float(own), float(np.mean(others)), bool(np.mean(np.less(others, own)) >= 0.95)
+    return float(own), float(np.mean(others)), bool(np.mean(np.less(others, min(own, at_most))) >= 0.95)
 
 
 def with_reasons(why: dict[str, str], teacher: Teacher, model: nn.Module, tune: str) -> dict[str, str]:

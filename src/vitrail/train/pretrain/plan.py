@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitrail.data.augment import Policy
+from vitrail.models import MAESettings
 from vitrail.train.plan import TINY, by, scaled, settled
 from vitrail.train.pretrain.recipe import PretrainRecipe
 
@@ -10,16 +11,21 @@ BETAS = (0.9, 0.95)  # the paper's: a shorter memory, for the masks change with 
 
 
 def fill_pretraining(
-    recipe: PretrainRecipe, images: int, side: int, own_val: bool
-) -> tuple[PretrainRecipe, dict[str, str]]:
-    """The recipe with nothing left open, and for each choice the reason. The paper's schedule is 800 epochs of 1.3
-    million images at batch 4096; scaled to fewer images, it is as many passes and fewer steps, of smaller batches."""
+    recipe: PretrainRecipe, images: int, side: int, own_val: bool, model: MAESettings | None = None,
+    pretrained: bool = False,
+) -> tuple[PretrainRecipe, dict[str, str]]:  # fmt: skip
+    """The recipe with nothing left open, and for each choice the reason. What is hidden and what is predicted are those
+    of the model that the run starts from. The paper's schedule is 800 epochs of 1.3 million images at batch 4096;
+    scaled to fewer images, it is as many passes and fewer steps, of smaller batches."""
     n, size = images, f"{images:,} images"
     batch = min(max(8, n // 8), by(n, ((5_000, 64), (50_000, 256), (500_000, 512)), 1024))
     epochs = recipe.epochs if recipe.epochs is not None else by(n, ((20_000, 800), (200_000, 400)), 200)
     tiny = side <= TINY
+    start, had = model or MAESettings(), "as the weights had it" if pretrained else ""
     lr = scaled(2.4e-3, "the paper's: 1.5e-4 · batch/256 = 2.4e-3 at 4096", recipe.batch_size or batch, 4096)
     chosen: dict[str, tuple[Any, str]] = {
+        "mask_ratio": (start.mask_ratio, had or ("the paper's" if start.mask_ratio == 0.75 else "as --model says")),
+        "norm_pix": (start.norm_pix, had or ("better features" if start.norm_pix else "as --model says")),
         "epochs": (epochs, f"{size}; the paper has 800, and more still helps"),
         "batch_size": (batch, size),
         "lr": lr,
@@ -29,8 +35,7 @@ def fill_pretraining(
         "flip": (0.5, "usual"),
         "val": (0.0, "the data has its own val/") if own_val else (by(n, ((20_000, 0.1),), 0.02), size),
     }
-    full, why = settled(recipe, chosen)
-    return full, {"mask_ratio": "the paper's" if recipe.mask_ratio == 0.75 else "as asked", **why}
+    return settled(recipe, chosen)
 
 
 def policy_for(recipe: PretrainRecipe) -> Policy:

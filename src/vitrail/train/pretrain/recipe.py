@@ -15,10 +15,10 @@ class PretrainRecipe:
     """A ViT by name (`vitrail models`), made into a masked autoencoder, or mae_*; by default by the data."""
     weights: str = "none"
     """none (from scratch), or a masked autoencoder to go on from: a run folder, a checkpoint, or hf://org/name."""
-    mask_ratio: float = 0.75
-    """Share of the patches that are hidden."""
-    norm_pix: bool = True
-    """Predict each patch relative to its own mean and deviation: better features than plain colours."""
+    mask_ratio: float | None = None
+    """Share of the patches that are hidden; by default as the weights had it, else 0.75."""
+    norm_pix: bool | None = None
+    """Predict each patch relative to its mean and deviation: better features; by default as in the weights, else on."""
     epochs: int | None = None
     """Passes over the images."""
     batch_size: int | None = None

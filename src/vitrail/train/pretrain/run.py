@@ -27,7 +27,7 @@ from vitrail.tasks.report import ReportContent, thumbnail, write_report
 from vitrail.train.distributed import Processes, processes
 from vitrail.train.finish import data_problems
 from vitrail.train.forward import Forward
-from vitrail.train.images import Images, read
+from vitrail.train.images import Images, drawn, read
 from vitrail.train.log import check_packages
 from vitrail.train.loop import Settings, Trainer
 from vitrail.train.precision import choose_precision, fitting_threads
@@ -77,9 +77,11 @@ def _pretrain(data: str, recipe: PretrainRecipe, group: Processes) -> Run:
     learnt = pictures_to_learn(source)
     seed_step(recipe.seed, 0, 0, 0)  # the initial weights
     start = start_autoencoder(recipe, typical_side(learnt), group.device.type == "cuda")
+    settings: Any = start.model.settings
     plan = partial(
-        fill_pretraining, images=len(learnt), side=max(start.preprocessing.size), own_val="val" in source.splits
-    )
+        fill_pretraining, images=len(learnt), side=max(start.preprocessing.size), own_val="val" in source.splits,
+        model=settings, pretrained=start.pretrained,
+    )  # fmt: skip
     full, why, samples = planned(plan, recipe, source)
     dtype, why["precision"] = choose_precision(recipe.precision, group.device)
     work = Pretraining(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
@@ -119,7 +121,7 @@ class Pretraining(Work):
         )
         for note in self.source.notes:
             view.line(f"  note: {note}")
-        view.table([*self.sizes(), *choices(self.recipe, self.why, {"precision", "val"})])
+        view.table([*self.sizes(), *choices(self.recipe, self.why, {"precision", "val", "norm_pix"})])
         view.line(f"  run folder: {self.folder}")
 
     def sizes(self) -> list[tuple[str, str, str]]:
@@ -128,28 +130,31 @@ class Pretraining(Work):
         decoder = sum(p.numel() for p in self.model.parameters()) - encoder
         patches, (p, q) = settings.grid[0] * settings.grid[1], settings.patch_size
         visible = visible_patches(patches, settings.mask_ratio)
+        target, usual = ("norm_pix", "better features") if settings.norm_pix else ("colours", "as asked")
         return [
             *super().sizes(),
             ("patches", f"{p}×{q}", f"{visible} of {patches} are seen"),
             ("positions", settings.position, "fixed, as in the paper" if settings.position == "sincos" else "its own"),
             ("decoder", f"{settings.decoder_width}×{settings.decoder_depth}", f"{decoder / 1e6:.1f} M parameters"),
-            ("target", *(("norm_pix", "better features") if settings.norm_pix else ("colours", "as asked"))),
+            ("target", target, self.why.get("norm_pix", usual)),  # of which older runs recorded no reason
             ("optimizer", "adamw", f"the paper's, with its betas, {BETAS[0]} and {BETAS[1]}"),
         ]
 
     # -- data --------------------------------------------------------------------------------------------------------
 
     def read_more(self, workers: int, cache: str) -> None:
-        pictures = fitted(_spread(self.samples["val"] or self.samples["train"], MEASURED), self.pre, "off")
+        samples = self.samples["val"] or self.samples["train"]
+        pictures = fitted([samples[i] for i in drawn(len(samples), MEASURED)], self.pre, "off")
         _, images = pictures.batch(np.arange(len(pictures)))
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.pre.mean, self.pre.std))
         self.watched = torch.stack(images).float().div_(255).sub_(mean).div_(std).to(self.group.device)
         if self.labelled:
-            known = _spread(self.samples["train"], KNOWN)
+            known = [self.samples["train"][i] for i in drawn(len(self.samples["train"]), KNOWN)]
             pictures, bad = fitted(known, self.pre, cache), [*self.views["train"].bad]
             self.views["train as predicted"] = read(pictures, self.group, workers, None, bad)
         if "val" in self.views:
-            self.quick = Images(self.views["val"].loader, np.array(_spread(self.views["val"].numbers, ASKED)))
+            val = self.views["val"]
+            self.quick = Images(val.loader, val.numbers[drawn(len(val.numbers), ASKED)])
 
     def read(self) -> None:
         super().read()
@@ -158,7 +163,7 @@ class Pretraining(Work):
         self.view.beside = self.expected.beside
 
     def expectation(self) -> str:
-        return self.expected.sentence(self.recipe.norm_pix, self.start.pretrained)
+        return self.expected.sentence(self.model.settings.norm_pix, self.start.pretrained)
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +239,7 @@ class Pretraining(Work):
         """The same pictures under the same masks every time, so that one can watch it learn."""
         found = reconstruct(
             self.model,
-            self.watched[_spread(range(len(self.watched)), SHOWN)],
+            self.watched[drawn(len(self.watched), SHOWN)],
             seed=self.recipe.seed,
             mean=self.pre.mean,
             std=self.pre.std,
@@ -286,7 +291,7 @@ class Pretraining(Work):
 
     def gallery(self) -> Iterator[tuple[str, str]]:
         """The last sheet, and one from early on."""
-        lent = " Brightness and contrast of a patch are lent by the true one." if self.recipe.norm_pix else ""
+        lent = " Brightness and contrast of a patch are lent by the true one." if self.model.settings.norm_pix else ""
         sheets = sorted((self.folder / PICTURES).glob("epoch-*.png"))
         for path in [sheets[-1], *sheets[:-1][:1]] if sheets else []:
             epoch = int(path.stem.removeprefix("epoch-"))
@@ -316,10 +321,3 @@ class Pretraining(Work):
 
 def pooled(mae: MaskedAutoencoder, x: Tensor) -> Tensor:
     return mae.encoder.features(x, layers=())["pooled"]
-
-
-def _spread(items: Any, most: int) -> list[Any]:
-    """At most so many of them, evenly spread: folders are sorted by class."""
-    if len(items) <= most:
-        return [*items]
-    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]

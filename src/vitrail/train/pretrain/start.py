@@ -15,7 +15,8 @@ from vitrail.weights import model_from, read_checkpoint
 
 def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
     """`largest` is the larger side of a typical picture: small pictures get small patches, and so do small sizes."""
-    changes: dict[str, Any] = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
+    asked = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if recipe.image_size is not None:
         changes["image_size"] = (recipe.image_size, recipe.image_size)
     if recipe.weights == "none":
