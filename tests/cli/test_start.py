@@ -41,7 +41,7 @@ POSITIONAL = {"data", "images", "run", "pattern"}
 WORDS = {
     "": ["{train,pretrain,evaluate,predict,embed,explain,studio,doctor,export,data,models,demo}"],
     "train": ["{classify,segment,detect,spoof}", "Class folders, a CSV or Parquet table", "Rank of LoRA's matrices."],
-    "pretrain": ["--mask-ratio FLOAT", "(default: 0.75)", "A folder of pictures, with class folders or without"],
+    "pretrain": ["--mask-ratio FLOAT", "else 0.75", "A folder of pictures, with class folders or without"],
     "predict": ["by default the model that ships inside."],  # in the source a line ends there
     "data": ["{inspect}", "inspect"],
 }
