@@ -8,6 +8,7 @@ import argparse
 import json
 import textwrap
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -163,11 +164,12 @@ def main(arguments: list[str] | None = None) -> list[Path]:
     parser.add_argument("--out", type=Path, help="by default beside the record; of those in records/, docs/figures")
     asked = parser.parse_args(arguments)
     written = []
-    for path in asked.records or sorted((ROOT / "records" / "studies").rglob("*.json")):
+    named = asked.records or [ROOT / "records" / "studies"]
+    for path in chain.from_iterable(sorted(path.rglob("*.json")) if path.is_dir() else [path] for path in named):
         if not path.exists():
             raise SystemExit(f"There is no {path}: a study writes its record into records/studies, or into --out.")
         found = json.loads(path.read_text())
-        if "study" not in found or not points(found, found["figure"]):
+        if not isinstance(found, dict) or "study" not in found or not points(found, found["figure"]):
             continue
         ours = path.resolve().is_relative_to(ROOT / "records")
         out = asked.out or (ROOT / "docs" / "figures" if ours else path.parent)

@@ -14,6 +14,7 @@ from vitrail.models.catalog import model_settings
 
 TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
 ALL = {"cifar10.npz": 50_000, "tiny_imagenet.npz": 100_000}  # training images
+CALLED = {"cifar10.npz": "CIFAR-10", "tiny_imagenet.npz": "Tiny-ImageNet"}
 TRAINED = ("train", "pretrain")
 
 
@@ -34,16 +35,26 @@ def small(study: Study, data: Path | None = None) -> Study:
     return replace(study, variants=variants, notes=notes, seeds=(0, 1, 2))
 
 
+def told(study: Study, data: Path) -> Study:
+    """What it says of itself is about the pictures that it is given, where these are others than its own."""
+    if data.name == study.data or study.data not in CALLED:
+        return study
+    return replace(study, notes=study.notes.replace(CALLED[study.data], data.stem))
+
+
 def _training_images(study: Study, data: Path | None) -> int:
-    if study.data in ALL:
+    """As the file has them, if it is there."""
+    path = data or Path(study.data)
+    if not path.is_file() and study.data in ALL:
         return ALL[study.data]
-    with np.load(data or study.data) as arrays:
+    with np.load(path) as arrays:
         return len(arrays["train_labels"])
 
 
 def _small(variant: Variant, few: int) -> Variant:
     options = {key: value for key, value in variant.options.items() if key != "compile"}
-    options["batch_size"] = max(8, options["batch_size"] // 4) if "batch_size" in options else 128
+    batch = max(8, options["batch_size"] // 4) if "batch_size" in options else 128
+    options["batch_size"] = min(batch, max(1, few // 4))  # steps enough in an epoch
     whole = model_settings(variant.model, **variant.settings)
     width, depth = max(32, whole.width // 96 * 32), (whole.depth + 1) // 2
     settings = variant.settings | {"width": width, "depth": depth, "heads": width // 32}
@@ -59,7 +70,7 @@ def _fewer(variant: Variant, images: int) -> Variant:
     few = images // 10
     options = {key: value.replace(f"-{images}", f"-{few}") if str(value).startswith("run:") else value
                for key, value in variant.options.items()}  # fmt: skip
-    options["batch_size"] = min(options["batch_size"], few // 4)  # as the whole study has it: steps enough in an epoch
+    options["batch_size"] = min(options["batch_size"], few // 4)  # as the whole study has it
     name, x = variant.name.replace(f"-{images}", f"-{few}"), few if variant.x == images else variant.x
     return replace(variant, name=name, options=options, images=few, x=x)
 

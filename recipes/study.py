@@ -152,6 +152,7 @@ def _main(study: Study, asked: argparse.Namespace) -> dict[str, Any] | None:
         study = scales.toy(study) if asked.scale == "toy" else scales.small(study, asked.data)
     asked.seeds = asked.seeds or [*study.seeds]
     asked.data = work / "digits.npz" if asked.scale == "toy" else asked.data or Path(study.data)
+    study = scales.told(study, asked.data)
     if asked.scale == "toy" and not asked.data.exists():
         scales.toy_data(asked.data)
     if asked.one:
@@ -168,7 +169,8 @@ def _main(study: Study, asked: argparse.Namespace) -> dict[str, Any] | None:
         waves = [[variant for variant in wave if variant.name in wanted] for wave in waves]
     before = out / f"{study.name}.json"
     if not (asked.data.is_file() or asked.list or study.without_data):
-        raise SystemExit(f"There is no file {asked.data}: name the pictures with --data, an .npz as docs/data.md says.")
+        what = "is a folder" if asked.data.is_dir() else "is not there"
+        raise SystemExit(f"{asked.data} {what}: name the pictures with --data, an .npz as docs/studies.md says.")
     known: Rows = {}
     if asked.scale != "toy" and asked.data.exists() and not study.without_data:
         try:

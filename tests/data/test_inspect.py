@@ -211,7 +211,7 @@ def test_the_size_is_the_one_that_training_would_choose(side, chosen, tmp_path, 
 def test_pictures_without_labels_are_inspected_for_pretraining_and_refused_for_classes(tmp_path, capsys):
     fill(tmp_path / "data", "a.png", "b.png", "c.png")
     (tmp_path / "data/c.png").write_bytes((tmp_path / "data/a.png").read_bytes())
-    with pytest.raises(VitrailError, match=r"Without labels, `vitrail pretrain` can learn from them."):
+    with pytest.raises(VitrailError, match=r"`vitrail data inspect --task pretrain`"):
         data_inspect(str(tmp_path / "data"), out=tmp_path / "sheet.png")
     written = tmp_path / "found.json"
     assert data_inspect(str(tmp_path / "data"), "pretrain", out=tmp_path / "sheet.png", json=written) == 0

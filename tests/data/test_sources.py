@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.odd_files import encoded, photograph
-from vitrail.data.sources import Item, Sample, open_source
+from vitrail.data.sources import Item, Sample, open_pictures, open_source
 from vitrail.errors import VitrailError
 
 
@@ -105,7 +105,7 @@ def test_links_are_followed_once_and_never_in_circles(tmp_path):
         ([], "The folder {} is empty: expected DATA/CLASS/picture.jpg."),
         (["1.jpg", "2.jpg"],
          "{} holds 2 pictures and no class folders: put the pictures of each class into a folder named after it. "
-         "Without labels, `vitrail pretrain` can learn from them."),
+         "Without labels, `vitrail pretrain` can learn from them (`vitrail data inspect --task pretrain`)."),
         (["1.jpg", "labels.csv"],
          "{} holds 1 picture and no class folders: put the pictures of each class into a folder named after it; "
          "if labels.csv holds the labels, pass {}/labels.csv."),
@@ -140,7 +140,7 @@ def test_what_is_not_there_is_told_what_was_perhaps_meant(tmp_path):
         open_source(tmp_path / "flower")
     with pytest.raises(VitrailError, match=r'There is no CIFAR11: .* Did you mean "CIFAR10+"\?'):
         open_source("CIFAR11")
-    with pytest.raises(VitrailError, match="is a single picture: pass the folder"):
+    with pytest.raises(VitrailError, match="is a single picture: pass a folder"):
         open_source(tmp_path / "picture.jpg")
     with pytest.raises(VitrailError, match="unpack it"):
         open_source(tmp_path / "data.zip")
@@ -427,3 +427,10 @@ def test_real_folders_are_read(real_data):
         "test": 555,
     }
     assert source.counts("train") == [30] * 37 and source.notes == []
+
+
+def test_a_folder_without_any_picture_has_nothing_to_learn_from(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.txt").write_text("a")
+    with pytest.raises(VitrailError, match=r"notes holds no pictures, in folders or not\."):
+        open_pictures(tmp_path / "notes")

@@ -123,7 +123,7 @@ def test_what_fails_is_told_of_with_its_reason_and_by_the_exit(tmp_path):
 def test_pictures_that_are_none_are_told_of_and_leave_nothing_behind(tmp_path):
     found = importlib.import_module("pooling").STUDY
     (tmp_path / "notes.md").write_text("no pictures")
-    for data, words in (("nothing.npz", "There is no file"), (".", "There is no file"), ("notes.md", "notes.md")):
+    for data, words in (("nothing.npz", "is not there"), (".", "is a folder: name"), ("notes.md", "notes.md")):
         with pytest.raises(SystemExit, match=words):
             study.main(found, ["--data", str(tmp_path / data), "--work", str(tmp_path / "w"), "--out", str(tmp_path)])
         assert not (tmp_path / "w").exists()
@@ -151,6 +151,14 @@ def test_a_small_study_takes_a_tenth_of_pictures_of_any_name(tmp_path):
     data = scales.toy_data(tmp_path / "digits.npz")
     own = replace(importlib.import_module("pooling").STUDY, data="digits.npz")
     assert {variant.images for variant in scales.small(own, data).variants} == {scales.TOY_TRAIN // 10}
+
+
+def test_what_a_study_says_of_itself_is_about_the_pictures_that_it_is_given(tmp_path):
+    study = importlib.import_module("pooling").STUDY
+    data = scales.toy_data(tmp_path / "cells.npz")
+    found = scales.told(scales.small(study, data), data)
+    assert found.notes.startswith("cells from scratch") and f"{scales.TOY_TRAIN // 10} training images" in found.notes
+    assert scales.told(study, Path("far/cifar10.npz")).notes == study.notes
 
 
 def test_a_small_study_asks_the_same_with_less_of_everything():
@@ -188,7 +196,7 @@ def test_a_small_study_and_the_whole_lie_beside_each_other(tmp_path, capsys):
     words += ["--seeds", "1"]
     small, whole = study.main(found, [*words, "--small"]), study.main(found, words)
     assert (small["scale"], whole["scale"]) == ("small", "full") and capsys.readouterr().out.count("1 runs to do") == 2
-    assert [record["runs"][0]["recipe"]["batch_size"] for record in (small, whole)] == [32, 128]
+    assert [record["runs"][0]["recipe"]["batch_size"] for record in (small, whole)] == [4, 128]
     assert small["runs"][0]["parameters"] < 20_000 < whole["runs"][0]["parameters"]
     records = [str(tmp_path / "out" / place / "tiny.json") for place in ("small", "")]
     assert [path.name for path in plot.main([*records, "--out", str(tmp_path)])] == [

@@ -486,7 +486,9 @@ def test_a_teacher_that_can_not_teach_this_is_one_sentence(data, teacher, tmp_pa
         "train one on this data first."
     )
     more = save_weights(create_model("vit_nano2", num_classes=5), tmp_path / "more.safetensors")
-    assert refused(teacher=more) == f"The teacher {more} knows 5 classes and the data has 3."
+    assert refused(teacher=more) == (
+        f"The teacher {more} knows 5 classes and the data has 3; train one on this data first."
+    )
     features = save_weights(create_model("vit_nano2", num_classes=0), tmp_path / "features.safetensors")
     assert refused(teacher=features).startswith(f"The teacher {features} has no classes, only features: train one")
     several = save_weights(

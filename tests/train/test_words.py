@@ -52,7 +52,7 @@ def test_a_class_without_a_readable_picture_is_told_of_or_refused(tmp_path, caps
 def test_a_plan_tells_of_pictures_that_are_enlarged_and_a_resumed_run_as_well(tmp_path, capsys):
     data = make_folder(tmp_path / "data", count=18)  # of 12×15
     run = vitrail.train(data, **small_options(epochs=1, image_size=16), out=tmp_path / "run")
-    assert re.search(r"  images +16×16  fit crop; the pictures are about 15 pixels a side, so ", capsys.readouterr().out)
+    assert re.search(r"  images +16×16  fit crop; the pictures are about 15 pixels a side,", capsys.readouterr().out)
     assert read_record(run.folder).start().pictures == 15
     vitrail.train(data, **small_options(epochs=0, image_size=8), out=tmp_path / "own")
     assert re.search(r"  images +8×8  fit crop\n", capsys.readouterr().out)

@@ -173,6 +173,13 @@ def test_training_without_a_word_starts_from_it_where_pictures_are_like_its_own(
     assert first_line(64, weights="none", image_size=8).startswith("vit_nano4 from scratch: --weights none")
 
 
+def test_what_ships_is_no_architecture(inside, tmp_path):
+    data = make_folder(tmp_path / "toys", 18)
+    for verb, name in ((vitrail.train, "vitrail_tiny"), (vitrail.pretrain, "vitrail_tiny_mae")):
+        with pytest.raises(VitrailError, match=f"{name} is a trained model and no architecture: --weights {name}"):
+            verb(data, model=name, device="cpu", out=tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", LARGEST)
 def test_what_really_ships_is_small_and_complete(name):
     path = REAL / f"{name}.safetensors"

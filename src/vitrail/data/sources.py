@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from vitrail.data import arrays, named, shards, tables
-from vitrail.data.folders import open_folders, open_loose
+from vitrail.data.folders import look_into, open_folders, open_loose
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.data.there import check_there
 from vitrail.errors import VitrailError
@@ -39,7 +39,10 @@ def open_pictures(data: str | Path) -> Source:
     path = Path(data).expanduser()
     if path.is_dir() and not any(path.iterdir()):
         raise VitrailError(f"The folder {data} is empty: expected pictures, in folders or not.")
-    loose = open_loose(path, os.fspath(data)) if path.is_dir() and not shards.tars_in(path) else None
+    folder = path.is_dir() and not shards.tars_in(path)
+    loose = open_loose(path, os.fspath(data)) if folder else None
+    if folder and loose is None and not any(look_into(path)[:2]):
+        raise VitrailError(f"{data} holds no pictures, in folders or not.")
     source = loose or _opened(os.fspath(data))
     if not len(source):
         raise VitrailError(f"{source.name} holds no pictures.")
@@ -86,7 +89,7 @@ def _file(path: Path, data: str) -> Source:
     if shards.is_tar(path):
         return shards.open_shards(path, data)
     if suffix in PICTURES:
-        raise VitrailError(f"{data} is a single picture: pass the folder that holds the class folders.")
+        raise VitrailError(f"{data} is a single picture: pass a folder of them.")
     advice = (
         "unpack it, and pass the folder"
         if suffix in (".zip", ".7z", ".rar")

@@ -13,7 +13,7 @@ from vitrail.train.plan import by
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.adapter_file import base_of
 from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
-from vitrail.weights.shipped import CLASSIFIER, shipped
+from vitrail.weights.shipped import CLASSIFIER, check_architecture, shipped
 
 SHAPE = ("version", "width", "depth", "depths", "patch_size", "stem")  # of a transformer: fields of its settings
 TINY = 40  # pixels: what a model of photographs knows is of little use below
@@ -165,6 +165,7 @@ def suited_side(largest: int) -> int:
 
 
 def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, str]:
+    check_architecture(model)
     name = model or suited(largest, gpu)
     if weights == "none":
         return None, f"{name} from scratch: --weights none."

@@ -109,7 +109,7 @@ def load_teacher(
     try:
         checkpoint = read_checkpoint(source)
     except VitrailError as error:  # of a resumed run, where it may be long since it was named
-        raise VitrailError(f"--teacher: {error}") from None
+        raise VitrailError(f"--teacher: {error} If it has moved since, say where to with --teacher.") from None
     _check_classes(checkpoint, source, classes, multi_label)
     pre, labels = checkpoint.preprocessing, checkpoint.labels
     if len(pre.mean) != len(student.mean):
@@ -138,7 +138,10 @@ def _check_classes(checkpoint: Checkpoint, source: str, classes: list[str], mult
             f"The teacher {source} gives {kinds[not multi_label]} per image and the data has {kinds[multi_label]}."
         )
     if labels is None and count != len(classes):
-        raise VitrailError(f"The teacher {source} knows {count:,} classes and the data has {len(classes):,}.")
+        raise VitrailError(
+            f"The teacher {source} knows {count:,} classes and the data has {len(classes):,}; "
+            "train one on this data first."
+        )
     if labels is not None and sorted(labels) != sorted(classes):
         lacking, more = [c for c in classes if c not in labels], [c for c in labels if c not in classes]
         what = [f"it does not know {some(lacking)}"] * bool(lacking) + [f"the data has no {some(more)}"] * bool(more)

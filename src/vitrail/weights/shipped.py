@@ -23,6 +23,12 @@ def shipped_names(folder: Path | None = None) -> list[str]:
     return [name for name in LARGEST if shipped(name, folder)]
 
 
+def check_architecture(name: str | None) -> None:
+    """Refuses a model that ships where an architecture is named."""
+    if name is not None and shipped(name):
+        raise VitrailError(f"{name} is a trained model and no architecture: --weights {name} starts from it.")
+
+
 def default_model(folder: Path | None = None) -> str:
     """The name of the model that is used where none is named."""
     if shipped(CLASSIFIER, folder) is None:
