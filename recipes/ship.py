@@ -13,6 +13,7 @@ answer as the run does; only then it takes the place of the last.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,7 +25,16 @@ from vitrail.weights.shipped import FOLDER, LARGEST
 from vitrail.whole import whole
 
 LABELS = Path(__file__).with_name("tiny_imagenet_labels.tsv")
-KEPT = ("task", "multi_label", "recipe", "data", "metrics", "tested", "teacher")  # of what a run says of itself
+KEPT = (
+    "task",
+    "multi_label",
+    "recipe",
+    "data",
+    "held_out",
+    "metrics",
+    "tested",
+    "teacher",
+)  # of what a run says of itself
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,10 +45,14 @@ def readable(labels: list[str], table: Path = LABELS) -> list[str]:
     return [names.get(label, label) for label in labels]
 
 
-def tested(record: str, seed: int) -> dict[str, float]:
-    """The figures on test images that the record of a speed run has of that seed; other records have them elsewhere."""
-    runs = json.loads((ROOT / record).read_text(encoding="utf-8"))["runs"]
-    return next((run["figures"] for run in runs if run.get("of") == "test" and run["seed"] == seed), {})
+def tested(record: str, recipe: dict[str, Any]) -> dict[str, float]:
+    """The figures on test images that the record of a speed run has of the run with this recipe; other kinds of record
+    have them elsewhere."""
+    found = json.loads((ROOT / record).read_text(encoding="utf-8"))
+    if any(recipe.get(name) != value for name, value in found.get("recipe", {}).items()):
+        raise VitrailError(f"{record} is about runs with another recipe than this one's.")
+    same = (run for run in found.get("runs", []) if run.get("of") == "test" and run["seed"] == recipe["seed"])
+    return next((run["figures"] for run in same), {})
 
 
 def ship(
@@ -52,7 +66,7 @@ def ship(
     about = {key: run_model.about[key] for key in KEPT if key in run_model.about}
     if record:
         about["record"] = record
-        if found := tested(record, about["recipe"]["seed"]):
+        if found := tested(record, about["recipe"]):
             about["tested"] = found
     path = folder / f"{name}.safetensors"
     with whole(path) as unfinished:

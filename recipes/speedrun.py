@@ -59,13 +59,16 @@ def run(
     data: Path, model: str, recipe: dict[str, Any], seed: int, validate: float, device: str, out: Path
 ) -> dict[str, Any]:
     """One row of the record. What was interrupted in `out` is resumed; `wall_seconds` has not the time before that."""
-    began = time.monotonic()
-    if (out / "run.json").exists():
+    asked = recipe | {"model": model, "weights": "none", "seed": seed, "val": validate}
+    began, resumed = time.monotonic(), (out / "run.json").exists()
+    if resumed:
+        kept = json.loads((out / "run.json").read_text(encoding="utf-8"))
+        others = [name for name, value in asked.items() if kept["given"].get(name) != value]
+        if others or Path(kept["data"]) != data.absolute():
+            raise SystemExit(f"{out} holds a run with another {[*others, 'data'][0]}: give --keep another folder.")
         done = vitrail.train(resume=True, out=out, device=device)
     else:
-        done = vitrail.train(
-            str(data), model=model, weights="none", seed=seed, val=validate, device=device, out=out, **recipe
-        )
+        done = vitrail.train(str(data), device=device, out=out, **asked)
     wall = time.monotonic() - began
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     seconds = [row["seconds"] for row in rows]
@@ -83,7 +86,7 @@ def run(
         "seconds": round(sum(seconds) - compiled, 2), "compile_seconds": round(compiled, 2),
         "wall_seconds": round(wall, 2), "images_seen": sum(row["images"] for row in rows),
         "images_per_second": round(float(np.median([row["images_per_second"] for row in rows[1:] or rows]))),
-    }  # fmt: skip
+    } | ({"resumed": True} if resumed else {})  # fmt: skip
 
 
 def words(runs: list[dict[str, Any]]) -> str:

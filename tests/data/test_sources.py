@@ -432,5 +432,8 @@ def test_real_folders_are_read(real_data):
 def test_a_folder_without_any_picture_has_nothing_to_learn_from(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("a")
-    with pytest.raises(VitrailError, match=r"notes holds no pictures, in folders or not\."):
+    with pytest.raises(VitrailError, match=r"notes holds no pictures, in folders or not\.$"):
+        open_pictures(tmp_path / "notes")
+    (tmp_path / "notes/all.csv").write_text("path\n")
+    with pytest.raises(VitrailError, match=r"or not\. If all\.csv lists or holds them, pass .*notes/all\.csv\.$"):
         open_pictures(tmp_path / "notes")

@@ -46,7 +46,9 @@ def test_runs_may_be_kept_and_gone_on_with(tmp_path):
     kept = vitrail.evaluate(tmp_path / "kept" / "seed-0", str(data), "test")
     assert kept["top1"] == row["figures"]["top1"]
     (again,) = speedrun.main([*asked, "--keep", str(tmp_path / "kept")])["runs"]  # as after an interruption
-    assert again["figures"] == row["figures"] and again["epochs"] == 2
+    assert again["figures"] == row["figures"] and again["epochs"] == 2 and again["resumed"] and "resumed" not in row
+    with pytest.raises(SystemExit, match="seed-0 holds a run with another lr: give --keep another folder"):
+        speedrun.main([*asked, "lr=0.5", "--keep", str(tmp_path / "kept")])
 
 
 def test_while_the_recipe_is_tuned_test_images_are_not_read(tmp_path, monkeypatch):

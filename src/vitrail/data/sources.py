@@ -41,8 +41,12 @@ def open_pictures(data: str | Path) -> Source:
         raise VitrailError(f"The folder {data} is empty: expected pictures, in folders or not.")
     folder = path.is_dir() and not shards.tars_in(path)
     loose = open_loose(path, os.fspath(data)) if folder else None
-    if folder and loose is None and not any(look_into(path)[:2]):
-        raise VitrailError(f"{data} holds no pictures, in folders or not.")
+    if folder and loose is None:
+        folders, pictures, others = look_into(path)
+        named_in = [other for other in others if Path(other).suffix.lower() in tables.SUFFIXES]
+        if not folders and not pictures:
+            advice = f" If {Path(named_in[0]).name} lists or holds them, pass {named_in[0]}." if named_in else ""
+            raise VitrailError(f"{data} holds no pictures, in folders or not.{advice}")
     source = loose or _opened(os.fspath(data))
     if not len(source):
         raise VitrailError(f"{source.name} holds no pictures.")

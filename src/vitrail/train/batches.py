@@ -48,6 +48,7 @@ class Batches:
         """The seconds that it has to wait for data are added to sums["wait"]. `following` gives the numbers of the next
         epoch, if there is one: its first pictures are made while this one's last steps and its validation run."""
         mine, again = numbers
+        step: tuple[Tensor, Tensor] | None
         while (several := self._at_once(mine)) > 1:
             done = 0  # steps
             try:
@@ -57,7 +58,8 @@ class Batches:
                 return
             except torch.OutOfMemoryError:
                 mine, again = mine[done:], again[done:]
-            # Outside of the clause, for the error holds what its function had made.
+            # Outside of the clause, for the error holds what its function had made, and a step is a view of its group.
+            step = None
             self._make_room((min(several, len(mine)) + 1) // 2)
         with closing(self.train.loader.batches(mine)) as batches:
             for repeat in again:

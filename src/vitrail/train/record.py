@@ -123,7 +123,10 @@ def refitted(about: dict[str, Any]) -> bool:
 
 
 def same_split(about: dict[str, Any], other: dict[str, Any], own_val: bool) -> bool:
-    """By the headers of their models: did two runs hold out the same images? `own_val`: the data comes with them."""
+    """By the headers of their models: did two runs hold out the same images? `own_val`: the data comes with them. Older
+    headers have no digest of these, but the name of the data, and how they were drawn."""
+    if "held_out" in about and "held_out" in other:
+        return about["held_out"] == other["held_out"]
     one, two = (each.get("recipe") or {} for each in (about, other))
     alike = own_val or all(name in one and one[name] == two.get(name) for name in ("seed", "val"))
     return alike and about.get("data") == other.get("data")

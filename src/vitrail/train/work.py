@@ -258,7 +258,8 @@ class Work(ABC):
         self.group.wait()
 
     def all_about(self, row: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self.about() | {"recipe": shared(self.recipe), "data": Path(self.data).name, "metrics": row, **more}
+        found = self.about() | {"recipe": shared(self.recipe), "data": Path(self.data).name, "metrics": row, **more}
+        return found | ({"held_out": digest(self.samples["val"])} if self.samples.get("val") else {})
 
     def write_facts(self) -> None:
         """run.json and split.csv: what makes the run repeatable."""

@@ -26,7 +26,9 @@ def shipped_names(folder: Path | None = None) -> list[str]:
 def check_architecture(name: str | None) -> None:
     """Refuses a model that ships where an architecture is named."""
     if name is not None and shipped(name):
-        raise VitrailError(f"{name} is a trained model and no architecture: --weights {name} starts from it.")
+        raise VitrailError(
+            f"{name} is a trained model and no architecture: leave --model out; --weights {name} starts from it."
+        )
 
 
 def default_model(folder: Path | None = None) -> str:

@@ -11,11 +11,16 @@ from vitrail.models.mae import decoder_for, visible_patches
 from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.start import Start, check_asked, suited
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.shipped import check_architecture
+from vitrail.weights.shipped import AUTOENCODER, CLASSIFIER, check_architecture, shipped
 
 
 def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
     """`largest` is the larger side of a typical picture: small pictures get small patches, and so do small sizes."""
+    if recipe.model == CLASSIFIER and shipped():
+        raise VitrailError(
+            f"{CLASSIFIER} is a trained classifier and no architecture; an autoencoder to go on from is --weights "
+            f"{AUTOENCODER}."
+        )
     check_architecture(recipe.model)
     asked = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
