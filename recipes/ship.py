@@ -25,16 +25,8 @@ from vitrail.weights.shipped import FOLDER, LARGEST
 from vitrail.whole import whole
 
 LABELS = Path(__file__).with_name("tiny_imagenet_labels.tsv")
-KEPT = (
-    "task",
-    "multi_label",
-    "recipe",
-    "data",
-    "held_out",
-    "metrics",
-    "tested",
-    "teacher",
-)  # of what a run says of itself
+# Of what a run says of itself.
+KEPT = ("task", "multi_label", "recipe", "data", "held_out", "metrics", "tested", "teacher")
 ROOT = Path(__file__).parents[1]
 
 

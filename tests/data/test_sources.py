@@ -435,5 +435,5 @@ def test_a_folder_without_any_picture_has_nothing_to_learn_from(tmp_path):
     with pytest.raises(VitrailError, match=r"notes holds no pictures, in folders or not\.$"):
         open_pictures(tmp_path / "notes")
     (tmp_path / "notes/all.csv").write_text("path\n")
-    with pytest.raises(VitrailError, match=r"or not\. If all\.csv lists or holds them, pass .*notes/all\.csv\.$"):
+    with pytest.raises(VitrailError, match=r"or not; if all\.csv holds the labels, pass .*notes/all\.csv\.$"):
         open_pictures(tmp_path / "notes")

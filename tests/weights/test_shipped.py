@@ -175,11 +175,11 @@ def test_training_without_a_word_starts_from_it_where_pictures_are_like_its_own(
 
 def test_what_ships_is_no_architecture(inside, tmp_path):
     data = make_folder(tmp_path / "toys", 18)
-    for verb, name in ((vitrail.train, "vitrail_tiny"), (vitrail.pretrain, "vitrail_tiny_mae")):
-        with pytest.raises(VitrailError, match=f"{name} is a trained model and no architecture: .* --weights {name}"):
-            verb(data, model=name, device="cpu", out=tmp_path / "run")
-    with pytest.raises(VitrailError, match="an autoencoder to go on from is --weights vitrail_tiny_mae"):
-        vitrail.pretrain(data, model="vitrail_tiny", device="cpu", out=tmp_path / "run")
+    for name in ("vitrail_tiny", "vitrail_tiny_mae"):
+        for verb, start in ((vitrail.train, name), (vitrail.pretrain, "vitrail_tiny_mae")):
+            sentence = f"^{name} is a trained model and no architecture: .* start from --weights {start}\\.$"
+            with pytest.raises(VitrailError, match=sentence):
+                verb(data, model=name, device="cpu", out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", LARGEST)

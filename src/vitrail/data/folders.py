@@ -228,11 +228,12 @@ def _refuse_flat(name: str, pictures: list[str], others: list[str]) -> None:
         raise VitrailError(f"The folder {name} is empty: expected DATA/CLASS/picture.jpg.")
     tables = [path for path in others if _suffix(path) in (".csv", ".tsv", ".parquet")]
     advice = f"; if {os.path.basename(tables[0])} holds the labels, pass {tables[0]}" if tables else ""
-    what = f"{plural(len(pictures), 'picture')} and no class folders" if pictures else "no class folders"
+    if not pictures:
+        raise VitrailError(f"{name} holds no pictures, in folders or not{advice}.")
     unlabelled = " Without labels, `vitrail pretrain` can learn from them (`vitrail data inspect --task pretrain`)."
-    unlabelled = unlabelled if pictures and not tables else ""
     raise VitrailError(
-        f"{name} holds {what}: put the pictures of each class into a folder named after it{advice}.{unlabelled}"
+        f"{name} holds {plural(len(pictures), 'picture')} and no class folders: put the pictures of each class into a "
+        f"folder named after it{advice}.{'' if tables else unlabelled}"
     )
 
 

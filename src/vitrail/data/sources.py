@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from vitrail.data import arrays, named, shards, tables
-from vitrail.data.folders import look_into, open_folders, open_loose
+from vitrail.data.folders import open_folders, open_loose
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.data.there import check_there
 from vitrail.errors import VitrailError
@@ -39,14 +39,7 @@ def open_pictures(data: str | Path) -> Source:
     path = Path(data).expanduser()
     if path.is_dir() and not any(path.iterdir()):
         raise VitrailError(f"The folder {data} is empty: expected pictures, in folders or not.")
-    folder = path.is_dir() and not shards.tars_in(path)
-    loose = open_loose(path, os.fspath(data)) if folder else None
-    if folder and loose is None:
-        folders, pictures, others = look_into(path)
-        named_in = [other for other in others if Path(other).suffix.lower() in tables.SUFFIXES]
-        if not folders and not pictures:
-            advice = f" If {Path(named_in[0]).name} lists or holds them, pass {named_in[0]}." if named_in else ""
-            raise VitrailError(f"{data} holds no pictures, in folders or not.{advice}")
+    loose = open_loose(path, os.fspath(data)) if path.is_dir() and not shards.tars_in(path) else None
     source = loose or _opened(os.fspath(data))
     if not len(source):
         raise VitrailError(f"{source.name} holds no pictures.")

@@ -91,6 +91,8 @@ class Job(Work):
         if (path := Path(source).expanduser()).exists():  # to be found again from another place
             source = str(path.absolute())
             self.given, self.recipe = replace(self.given, teacher=source), replace(recipe, teacher=source)
+        elif self.resumed and path.is_absolute():
+            raise VitrailError(f"The teacher of this run is no longer at {source}: say where it is with --teacher.")
         if self.teacher is None:
             self.teacher = load_teacher(source, task.classes, task.multi_label, self.pre, self.group.device)
         before = self.resumed[0].teacher.get("weights", self.teacher.weights) if self.resumed else self.teacher.weights

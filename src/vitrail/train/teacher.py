@@ -109,7 +109,7 @@ def load_teacher(
     try:
         checkpoint = read_checkpoint(source)
     except VitrailError as error:  # of a resumed run, where it may be long since it was named
-        raise VitrailError(f"--teacher: {error} If it has moved since, say where to with --teacher.") from None
+        raise VitrailError(f"--teacher: {error}") from None
     _check_classes(checkpoint, source, classes, multi_label)
     pre, labels = checkpoint.preprocessing, checkpoint.labels
     if len(pre.mean) != len(student.mean):

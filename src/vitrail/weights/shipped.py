@@ -23,11 +23,12 @@ def shipped_names(folder: Path | None = None) -> list[str]:
     return [name for name in LARGEST if shipped(name, folder)]
 
 
-def check_architecture(name: str | None) -> None:
-    """Refuses a model that ships where an architecture is named."""
+def check_architecture(name: str | None, instead: str | None = None) -> None:
+    """Refuses a model that ships where an architecture is named; `instead` is the one to start from, if not itself."""
     if name is not None and shipped(name):
         raise VitrailError(
-            f"{name} is a trained model and no architecture: leave --model out; --weights {name} starts from it."
+            f"{name} is a trained model and no architecture: leave --model out, and start from --weights "
+            f"{instead or name}."
         )
 
 

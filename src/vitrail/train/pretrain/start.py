@@ -11,17 +11,12 @@ from vitrail.models.mae import decoder_for, visible_patches
 from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.start import Start, check_asked, suited
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.shipped import AUTOENCODER, CLASSIFIER, check_architecture, shipped
+from vitrail.weights.shipped import AUTOENCODER, check_architecture
 
 
 def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
     """`largest` is the larger side of a typical picture: small pictures get small patches, and so do small sizes."""
-    if recipe.model == CLASSIFIER and shipped():
-        raise VitrailError(
-            f"{CLASSIFIER} is a trained classifier and no architecture; an autoencoder to go on from is --weights "
-            f"{AUTOENCODER}."
-        )
-    check_architecture(recipe.model)
+    check_architecture(recipe.model, AUTOENCODER)
     asked = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if recipe.image_size is not None:
