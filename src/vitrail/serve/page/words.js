@@ -36,7 +36,7 @@ export function sentence(view, pane, overlay, grid) {
     const who = query.kind === "patch" ? `patch ${where(placed(query, grid), grid)}` : query.kind === "mean" ? "the patches, on average," : `the ${pane.model.prefix[query.index]}`;
     const best = overlay.values.indexOf(overlay.top);
     const front = overlay.front.reduce((a, b) => a + b, 0);
-    const said = [`${block}, ${head}: `, bold(who), ` looks most at ${where(best, grid)} (${percent(overlay.top)})`];
+    const said = [`${block}, ${head}: `, bold(who), ` ${query.kind === "mean" ? "look" : "looks"} most at ${where(best, grid)} (${percent(overlay.top)})`];
     if (pane.model.prefix.length) said.push(`; ${percent(front)} goes to ${pane.model.prefix.length === 1 ? `the ${pane.model.prefix[0]}` : "the tokens in front"}`);
     return [...said, "."];
   }
