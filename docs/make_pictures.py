@@ -1,10 +1,11 @@
 """Draws the pictures of README and docs from real tensors.
 
-    python docs/make_pictures.py --weights DEIT_TINY --photographs IMAGENET_VAL
+    python docs/make_pictures.py --weights DEIT_TINY --photographs IMAGENET_VAL --tiny tiny_imagenet.npz
 
 The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's: a file, a
 folder, or the catalog name `deit_ti16` where the hub can be reached. IMAGENET_VAL has a folder for each class and
-classes.json with their names; of those that vitrail_tiny knows too, every fifteenth is shown to it, right or wrong.
+classes.json with their names; of those that vitrail_tiny knows too, every fifteenth is shown to it, right or wrong. From
+Tiny-ImageNet's validation images vitrail_tiny_mae paints some, of which one can see what is on them.
 """
 
 import argparse
@@ -19,13 +20,16 @@ from PIL import Image
 
 import vitrail
 from vitrail.data import fit_image, to_tensor
+from vitrail.explain import reconstruct
 from vitrail.explain.colours import component_colours, principal_components
+from vitrail.tasks.reconstruct import sheet
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
 INK, PAPER = "#22272e", "#ffffff"
+PAINTED = (10, 20, 25, 45, 70, 90, 145, 155)  # of Tiny-ImageNet: every fifth class was looked at, and in these one sees what it is
 
 
 def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:
@@ -102,6 +106,17 @@ def photographs(folder: Path) -> None:
     plt.close(figure)
 
 
+def painted(data: Path) -> None:
+    """What the autoencoder that ships inside paints, of the first validation image of some classes."""
+    predictor = vitrail.load("vitrail_tiny_mae", device="cpu")
+    with np.load(data) as arrays:
+        first = [int(np.flatnonzero(arrays["test_labels"] == number)[0]) for number in PAINTED]
+        x = predictor.normalised(torch.from_numpy(arrays["test_images"][first]))
+    pre = predictor.preprocessing
+    found = reconstruct(predictor.model, x, mean=pre.mean, std=pre.std)
+    sheet(found).save(HERE / "pictures" / "reconstruction.png", optimize=True)
+
+
 def colours(tokens: torch.Tensor) -> np.ndarray:
     """[n, D] -> [n, 3], as everywhere else."""
     return component_colours(principal_components(tokens)).numpy()
@@ -111,12 +126,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", default="deit_ti16")
     parser.add_argument("--photographs", type=Path)
+    parser.add_argument("--tiny", type=Path)
     asked = parser.parse_args()
     (HERE / "pictures").mkdir(exist_ok=True)
     with get_sample_data("grace_hopper.jpg") as file:
         walk(vitrail.load(asked.weights, device="cpu"), Image.open(file).convert("RGB"))
     if asked.photographs:
         photographs(asked.photographs)
+    if asked.tiny:
+        painted(asked.tiny)
 
 
 if __name__ == "__main__":
