@@ -4,8 +4,8 @@
 
 The photograph of Grace Hopper ships with matplotlib and is in the public domain. The weights are DeiT-Ti's: a file, a
 folder, or the catalog name `deit_ti16` where the hub can be reached. IMAGENET_VAL has a folder for each class and
-classes.json with their names; of those that vitrail_tiny knows too, every fifteenth is shown to it, right or wrong. From
-Tiny-ImageNet's validation images vitrail_tiny_mae paints some, of which one can see what is on them.
+classes.json with their names; of those that vitrail_tiny knows too, every fifteenth is shown to it, right or wrong.
+Some of Tiny-ImageNet's validation images are shown to vitrail_tiny_mae.
 """
 
 import argparse
@@ -29,7 +29,8 @@ import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
 INK, PAPER = "#22272e", "#ffffff"
-PAINTED = (10, 20, 25, 45, 70, 90, 145, 155)  # of Tiny-ImageNet: every fifth class was looked at, and in these one sees what it is
+# Classes of Tiny-ImageNet. Every fifth was looked at, and in these one sees best what is shown.
+PAINTED = (10, 20, 25, 45, 70, 90, 145, 155)
 
 
 def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import vitrail
+from vitrail.cli import demo, main
+from vitrail.train.leave import Stopped
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,3 +32,15 @@ def test_the_demo_recognises_98_percent_of_digits_it_has_not_seen(tmp_path):
     assert predicted.returncode == 0, predicted.stderr
     answers = re.findall(r"%\s+█*\s+(\d)$", predicted.stdout, re.M)
     assert answers.count("7") >= 0.9 * len(answers) > 40
+
+
+def test_whoever_stops_the_demo_is_told_how_to_see_the_rest(monkeypatch, tmp_path, capsys):
+    def stopped(*_, **__):
+        raise Stopped("Stopped after step 1; all is saved. To go on: vitrail train")
+
+    monkeypatch.setattr(vitrail, "train", stopped)
+    monkeypatch.setattr(demo, "photographs", lambda folder: [])
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--out", str(tmp_path)])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "vitrail: Stopped; `vitrail demo` begins anew.\n"

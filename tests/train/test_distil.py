@@ -422,7 +422,8 @@ def test_a_teacher_may_move_but_not_change(data, teacher, tmp_path):
     command = Command("train", data, *OPTIONS, "--teacher", "teacher", "--out", folder, log=log, at=at)
     assert command.wait() == 130, command.said
     (tmp_path / "teacher").rename(tmp_path / "moved")
-    with pytest.raises(VitrailError, match=r"^The teacher of this run is no longer at .*/teacher: say where it is with --teacher\.$"):
+    gone = r"^The teacher of this run is no longer at .*/teacher: say where it is with --teacher\.$"
+    with pytest.raises(VitrailError, match=gone):
         vitrail.train(out=folder, resume=True)
     other = save_weights(create_model("vit_nano2", num_classes=3), tmp_path / "other.safetensors", labels=CLASSES)
     with pytest.raises(VitrailError, match=r"has other weights than when the run began: start a new run\.$"):

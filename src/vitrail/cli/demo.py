@@ -16,6 +16,7 @@ def demo(out: Path = Path("runs/demo")) -> None:
     import shutil
 
     import vitrail
+    from vitrail.train.leave import Stopped
 
     if (out / "run").exists():
         shutil.rmtree(out / "run")
@@ -24,7 +25,10 @@ def demo(out: Path = Path("runs/demo")) -> None:
     print(f"scikit-learn's handwritten digits are now pictures in {data}: two thirds in train/, the rest in test/.\n")
 
     # Left and right matter in a digit, so nothing is mirrored. Everything else is what `train` chooses by itself.
-    run = vitrail.train(data, weights="none", epochs=80, flip=0.0, out=out / "run")
+    try:
+        run = vitrail.train(data, weights="none", epochs=80, flip=0.0, out=out / "run")
+    except Stopped:
+        raise KeyboardInterrupt("Stopped; `vitrail demo` begins anew.") from None
     figures = vitrail.evaluate(run, data)
     low, high = figures["top1_low"], figures["top1_high"]
     print(

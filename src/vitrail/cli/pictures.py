@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -145,3 +145,41 @@ def writing(path: Path | None, mode: str = "w", rows: Sized = ()) -> Iterator[IO
         if aside:
             with suppress(OSError):
                 part.unlink()
+
+
+@contextmanager
+def to_the_end(files_wanted: bool) -> Iterator[None]:
+    """The reader of a pipe may leave early, as `head` does: where files are wanted, what is left to say is said to
+    nobody, and the work goes on."""
+    if not files_wanted:
+        yield
+        return
+    patient = _Patient(sys.stdout)
+    with redirect_stdout(patient):  # type: ignore[type-var]
+        yield
+        patient.flush()
+
+
+class _Patient:
+    """A stream that does not mind when nobody listens any more."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self._try(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[..., Any], *words: str) -> None:
+        try:
+            act(*words)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

@@ -49,7 +49,7 @@ def predict(
         batch_size: Pictures per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
-    from vitrail.cli.pictures import collect, needed, progress, report_skipped, writing
+    from vitrail.cli.pictures import collect, needed, progress, report_skipped, to_the_end, writing
     from vitrail.cli.predict_dense import predict_dense
     from vitrail.errors import VitrailError
 
@@ -65,7 +65,11 @@ def predict(
     bad: list[str] = []
     as_json: list[dict[str, Any]] = []
     # Opened first: that a table can't be written is better known now than after an hour of pictures.
-    with writing(csv, rows=good) as csv_file, writing(json, rows=good) as json_file:
+    with (
+        to_the_end(any((csv, json, out))),
+        writing(csv, rows=good) as csv_file,
+        writing(json, rows=good) as json_file,
+    ):
         predictor = load(needed(model), architecture, image_size, device, fit)
         given: dict[str, Any] = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
         given |= {"out": out, "window": window, "threshold": threshold}
