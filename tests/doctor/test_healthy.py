@@ -1,6 +1,7 @@
 """Healthy models stay quiet: no fault and no warning, whatever their family and however little they have learned."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -59,6 +60,14 @@ def test_a_swin_that_has_learned_is_healthy(name):
 def test_a_masked_autoencoder_is_healthy(steps):
     model = make_mae()
     assert codes(examine(teach(model, steps) if steps else model, batch()[0])) == set()
+
+
+def test_an_autoencoder_is_not_blamed_for_labels_that_its_features_do_not_tell_apart():
+    x, labels = batch()
+    (found,) = check("labels", teach(make_mae(), 1), (x, labels[torch.randperm(len(labels))]))
+    assert found.severity == "skipped" and "need not tell classes apart" in found.seen
+    (found,) = check("learning", teach(make_mae(), 1), x)
+    assert re.search(r"of a model that knows nothing it is (0\.9\d|1\.00)$", found.seen)
 
 
 def test_a_model_of_features_with_registers_is_healthy():

@@ -17,6 +17,7 @@ from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.objective import made_up_classes, objective
 from vitrail.doctor.patient import Patient
 from vitrail.models import MaskedAutoencoder
+from vitrail.tasks.reconstruct import Expected
 
 RATES, STEPS = (3e-4, 1e-3), 30
 # Small models learn at higher rates and in more steps, which cost little. Small: parameters × patches of 16×16.
@@ -103,9 +104,12 @@ def learning(patient: Patient) -> Iterator[Finding]:
 def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Finding:
     pictures, are = plural(len(x), "picture"), "is" if len(x) == 1 else "are"
     what = f"{pictures} with made-up labels {are} learned by heart: loss"
-    what = f"the loss of {pictures} falls from" if _paints(patient) else what
+    beside = ""
+    if isinstance(patient.model, MaskedAutoencoder):
+        what = f"the loss of {pictures} falls from"
+        beside = f"; of a model that knows nothing it is {Expected.of(patient.model, x).nothing:.2f}"
     return ok(
-        f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {_steps(losses)} at learning rate {rate:g}",
+        f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {_steps(losses)} at learning rate {rate:g}{beside}",
         lr=rate,
         first=losses[0],
         last=losses[-1],
