@@ -30,7 +30,7 @@ import matplotlib.pyplot as plt
 HERE = Path(__file__).parent
 INK, PAPER = "#22272e", "#ffffff"
 # Classes of Tiny-ImageNet. Every fifth was looked at, and in these one sees best what is shown.
-PAINTED = (10, 20, 25, 45, 70, 90, 145, 155)
+SHOWN = (10, 20, 25, 45, 70, 90, 145, 155)
 
 
 def walk(predictor: vitrail.Predictor, photo: Image.Image) -> None:
@@ -107,11 +107,11 @@ def photographs(folder: Path) -> None:
     plt.close(figure)
 
 
-def painted(data: Path) -> None:
+def reconstruction(data: Path) -> None:
     """What the autoencoder that ships inside paints, of the first validation image of some classes."""
     predictor = vitrail.load("vitrail_tiny_mae", device="cpu")
     with np.load(data) as arrays:
-        first = [int(np.flatnonzero(arrays["test_labels"] == number)[0]) for number in PAINTED]
+        first = [int(np.flatnonzero(arrays["test_labels"] == number)[0]) for number in SHOWN]
         x = predictor.normalised(torch.from_numpy(arrays["test_images"][first]))
     pre = predictor.preprocessing
     found = reconstruct(predictor.model, x, mean=pre.mean, std=pre.std)
@@ -135,7 +135,7 @@ def main() -> None:
     if asked.photographs:
         photographs(asked.photographs)
     if asked.tiny:
-        painted(asked.tiny)
+        reconstruction(asked.tiny)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from vitrail.data.sources import open_source
 from vitrail.models import create_model
 from vitrail.models.position import LearnedPosition
 from vitrail.predict import Predictor
+from vitrail.weights.shipped import LARGEST
 
 BATCH = 500
 
@@ -145,6 +146,12 @@ def _milliseconds(work: Callable[[], None], gpu: bool, least: float = 0.3) -> fl
         if sum(times) > 1000 * least and len(times) > 2:
             break
     return float(np.median(times))
+
+
+def seen_by(weights: str) -> int:
+    """How many images a model that ships inside has learned from, each as often as it saw it."""
+    metrics = vitrail.load(weights, device="cpu").about["metrics"] if weights in LARGEST else {}
+    return metrics.get("epoch", 0) * metrics.get("images", 0)
 
 
 # -- what a run wrote ------------------------------------------------------------------------------------------------

@@ -170,6 +170,8 @@ def main(arguments: list[str] | None = None) -> list[Path]:
             raise SystemExit(f"There is no {path}: a study writes its record into records/studies, or into --out.")
         found = json.loads(path.read_text())
         if not isinstance(found, dict) or "study" not in found or not points(found, found["figure"]):
+            if path in asked.records:
+                raise SystemExit(f"{path} is no study's record, or has no figures yet.")
             continue
         ours = path.resolve().is_relative_to(ROOT / "records")
         out = asked.out or (ROOT / "docs" / "figures" if ours else path.parent)
@@ -178,6 +180,8 @@ def main(arguments: list[str] | None = None) -> list[Path]:
         written.append(out / f"study_{found['study']}{small}.png")
         draw(found).savefig(written[-1])
         print(written[-1])
+    if not written:
+        raise SystemExit(f"No study's record lies in {', '.join(map(str, named))}.")
     return written
 
 

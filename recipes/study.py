@@ -37,6 +37,7 @@ from variants import Study, Variant
 
 import vitrail
 from vitrail import VitrailError
+from vitrail.cli.pictures import to_nobody
 from vitrail.train.leave import Stopped
 from vitrail.whole import whole
 
@@ -102,7 +103,7 @@ def run_one(
         )
     seen = [json.loads(study.find(name).result(work, seed).read_text()).get("images_seen", 0)
             for name in variant.starts]  # fmt: skip
-    row["images_seen"] = row.get("images_seen", 0) + sum(seen)
+    row["images_seen"] = row.get("images_seen", 0) + sum(seen) + measure.seen_by(variant.options.get("weights", "none"))
     row.setdefault("seconds", round(time.monotonic() - began, 1))
     if variant.x == "parameters":
         row["x"] = round(row["parameters"] / 1e6, 3)
@@ -135,9 +136,14 @@ def options(study: Study) -> argparse.ArgumentParser:
 def main(study: Study, arguments: list[str] | None = None) -> dict[str, Any] | None:
     """The record; whatever ends it does so in a sentence."""
     try:
-        return _main(study, options(study).parse_args(arguments))
+        found = _main(study, options(study).parse_args(arguments))
+        sys.stdout.flush()
+        return found
     except (KeyboardInterrupt, Stopped):
         sys.exit("Stopped; what was under way has saved what it had. The same command goes on.")
+    except BrokenPipeError:  # as `head` leaves
+        to_nobody(sys.stdout)
+        sys.exit(141)
     except VitrailError as error:
         sys.exit(str(error))
 
@@ -180,7 +186,7 @@ def _main(study: Study, asked: argparse.Namespace) -> dict[str, Any] | None:
                 raise
             print(why)
     if asked.list and before.exists() and not asked.data.exists() and not study.without_data:
-        print(f"There is no {asked.data}: without the pictures, what {before.name} has already is listed as well.")
+        print(f"There is no {asked.data} to compare {before.name} with: what that has already is listed, too.")
     check_done(study, asked.seeds, work, asked.data)
     todo = to_do(study, waves, asked.seeds, work, known)
     planned = {

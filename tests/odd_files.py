@@ -159,7 +159,7 @@ def write_odd_files(folder: Path, number: int = 0, hue: float | None = None) -> 
         (folder / name).write_bytes(content)
         bad[name] = reason
     (folder / "folder.jpg").mkdir()
-    bad["folder.jpg"] = "cannot be opened (Is a directory)"
+    bad["folder.jpg"] = "cannot be opened (Is a directory): expected a picture, not a folder"
     (folder / "nowhere.jpg").symlink_to(folder / "there is no such file")
     bad["nowhere.jpg"] = "was not found"
     if os.geteuid():  # root may read everything

@@ -34,7 +34,7 @@ def test_the_demo_recognises_98_percent_of_digits_it_has_not_seen(tmp_path):
     assert answers.count("7") >= 0.9 * len(answers) > 40
 
 
-def test_whoever_stops_the_demo_is_told_how_to_see_the_rest(monkeypatch, tmp_path, capsys):
+def test_whoever_stops_the_training_of_the_demo_is_told_that_it_begins_anew(monkeypatch, tmp_path, capsys):
     def stopped(*_, **__):
         raise Stopped("Stopped after step 1; all is saved. To go on: vitrail train")
 

@@ -84,8 +84,13 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
         value = rows[variant]["figures"][found.figure]
         assert value > 0 if name == "scaling" else value * 800 == pytest.approx(round(value * 800)) and value <= 1
         assert name in ("scaling", "resolution") or rows[variant]["recipe"]["epochs"] == 1
+        if name == "few_labels":  # and those that the autoencoder inside has learned from
+            assert rows[variant]["images_seen"] == 97_792 * 150 + 32
     assert record["missing"] == [f"{slug(variant.name)}-0" for variant in found.variants if variant.name not in rows]
     (picture,) = plot.main([str(tmp_path / f"{name}.json"), "--out", str(tmp_path / "figures")])
+    with pytest.raises(SystemExit, match="is no study's record"):
+        (tmp_path / "row-of-a-run.json").write_text("{}")
+        plot.main([str(tmp_path / "row-of-a-run.json")])
     assert picture.name == f"study_{name}.png" and Image.open(picture).size[1] == 640
     before = (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns
     again = study.main(found, arguments)  # what is done is kept

@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
+        sys.stdout.flush()  # what a pipe has not taken yet, while there is someone to mind
     except VitrailError as error:
         print(f"vitrail: {error}", file=sys.stderr)
         code = 2
@@ -34,7 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"vitrail: {str(stopped) or unsaved}", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of a pipe has left, as `head` does: what a shell says of who was ended by that
-        sys.stderr.close()
+        from vitrail.cli.pictures import to_nobody
+
+        to_nobody(sys.stdout)
         code = 141
     sys.exit(code or 0)
 

@@ -50,7 +50,7 @@ def explain(
         batch_size: Pictures at a time, with --faithfulness.
         device: cpu or cuda; the GPU where there is one.
     """
-    from vitrail.cli.pictures import collect, needed, report_skipped
+    from vitrail.cli.pictures import collect, needed, report_skipped, to_the_end
     from vitrail.errors import VitrailError
 
     if batch_size < 1:
@@ -72,10 +72,11 @@ def explain(
     if (out / page).exists():
         print(f"{out / page} of an earlier call is replaced; PNGs of its other pictures stay. Another --out keeps it.")
     bad: list[str] = []
-    if faithfulness:
-        compare_methods(predictor, paths, out, methods, index, batch_size, bad)
-    else:
-        explain_each(predictor, paths, out, methods, index, numbered(layer, predictor), bad)
+    with to_the_end():
+        if faithfulness:
+            compare_methods(predictor, paths, out, methods, index, batch_size, bad)
+        else:
+            explain_each(predictor, paths, out, methods, index, numbered(layer, predictor), bad)
     return report_skipped(bad, len(paths))
 
 

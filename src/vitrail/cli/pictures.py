@@ -148,19 +148,21 @@ def writing(path: Path | None, mode: str = "w", rows: Sized = ()) -> Iterator[IO
 
 
 @contextmanager
-def to_the_end(files_wanted: bool) -> Iterator[None]:
+def to_the_end(files_wanted: bool = True) -> Iterator[None]:
     """The reader of a pipe may leave early, as `head` does: where files are wanted, what is left to say is said to
     nobody, and the work goes on."""
     if not files_wanted:
         yield
         return
-    patient = _Patient(sys.stdout)
-    with redirect_stdout(patient):  # type: ignore[type-var]
-        yield
-        patient.flush()
+    speaker = _Speaker(sys.stdout)
+    with redirect_stdout(speaker):  # type: ignore[type-var]
+        try:
+            yield
+        finally:
+            speaker.flush()
 
 
-class _Patient:
+class _Speaker:
     """A stream that does not mind when nobody listens any more."""
 
     def __init__(self, stream: Any):
@@ -177,9 +179,14 @@ class _Patient:
         try:
             act(*words)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
+            to_nobody(self.stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def to_nobody(stream: Any) -> None:
+    """From here on, and to the end of the process, what the stream has still to say goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

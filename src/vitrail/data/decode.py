@@ -172,8 +172,8 @@ def open_stream(source: Any, name: str) -> Any:
     except FileNotFoundError:
         raise VitrailError(f"{name} was not found: check the path.") from None
     except OSError as error:
-        expected = "pass the pictures in it" if isinstance(error, IsADirectoryError) else "expected a readable file"
-        raise VitrailError(f"{name} cannot be opened ({error.strerror or error}): {expected}.") from error
+        expected = "a picture, not a folder" if isinstance(error, IsADirectoryError) else "a readable file"
+        raise VitrailError(f"{name} cannot be opened ({error.strerror or error}): expected {expected}.") from error
     except (TypeError, ValueError) as error:
         raise VitrailError(f"{name} cannot be read as a binary file ({error}).") from error
     raise VitrailError(f"{name} is not an image: pass a path, bytes, a file, a PIL image, an array or a tensor.")

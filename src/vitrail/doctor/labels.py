@@ -55,10 +55,10 @@ def labels(patient: Patient) -> Iterator[Finding]:
         yield ok((near if math.isfinite(z) else "no two pictures share a label") + own, **seen)
     elif not math.isfinite(z) and accuracy is None:
         yield skipped("no two pictures share a label; name DATA with several of each class")
-    elif isinstance(patient.model, MaskedAutoencoder):
-        yield skipped(f"an autoencoder's features need not tell classes apart, and these do not: {near}")
     elif patient.faulty:
         yield skipped(f"features of a faulty model can't tell: mend what was found above first. {near}")
+    elif isinstance(patient.model, MaskedAutoencoder):
+        yield skipped(f"an autoencoder's features need not tell classes apart, and these do not: {near}")
     else:
         make: Any = fault if logits is None or _sure(logits) else warn
         yield make(

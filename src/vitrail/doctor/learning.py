@@ -8,6 +8,7 @@ need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise 
 import copy
 import math
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,7 @@ def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Fi
     pictures, are = plural(len(x), "picture"), "is" if len(x) == 1 else "are"
     what = f"{pictures} with made-up labels {are} learned by heart: loss"
     beside = ""
-    if isinstance(patient.model, MaskedAutoencoder):
+    if _paints(patient.model):
         what = f"the loss of {pictures} falls from"
         beside = f"; of a model that knows nothing it is {Expected.of(patient.model, x).nothing:.2f}"
     return ok(
@@ -160,7 +161,7 @@ def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP)
             loss = measure(model)
             losses.append(loss.item())
-            if _paints(patient):
+            if _paints(patient.model):
                 floor = 0.9 * PAINTED * losses[0]
             if losses[-1] < floor or _blown(patient, losses):
                 break
@@ -181,12 +182,12 @@ def _blown(patient: Patient, losses: list[float]) -> bool:
     return not all(map(math.isfinite, losses)) or max(losses) > limit
 
 
-def _paints(patient: Patient) -> bool:
-    return isinstance(patient.model, MaskedAutoencoder)
+def _paints(model: nn.Module) -> TypeGuard[MaskedAutoencoder]:
+    return isinstance(model, MaskedAutoencoder)
 
 
 def _learnt(patient: Patient, losses: list[float]) -> bool:
-    if _paints(patient):
+    if _paints(patient.model):
         return min(losses) < PAINTED * losses[0]
     return min(losses) < LEARNT * guessing(made_up_classes(patient))
 

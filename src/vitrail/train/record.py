@@ -90,7 +90,8 @@ def read_record(folder: Path) -> Record:
         saved = {"verb": "train", "teacher": {}, "protocol": {}, **saved}  # of a run from before there was another
         return Record(**{name: saved[name] for name in (field.name for field in fields(Record))})
     except FileNotFoundError:
-        raise VitrailError(f"There is nothing to resume in {folder}: it holds no run.json.") from None
+        nothing = f"There is nothing to resume in {folder}: it holds no run.json. Start without --resume."
+        raise VitrailError(nothing) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise VitrailError(f"{path} can't be read ({error}): start again without --resume.") from None
 

@@ -187,7 +187,7 @@ def how_good(
         worth = "that" if own is None else f"{min(own, score):.1%}"
         lines.append(
             f"  Warning: {worth} is not clearly better than chance ({chance:.1%}), so there is little to learn from "
-            "it: was it trained on these classes, in this order?"
+            "it: was it trained for long enough, and on pictures like these?"
         )
     return lines
 

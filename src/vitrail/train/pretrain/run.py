@@ -40,10 +40,10 @@ from vitrail.train.state import seed_step
 from vitrail.train.view import View
 from vitrail.train.words import choices, held_out
 from vitrail.train.work import Work
+from vitrail.weights.shipped import AUTOENCODER
 from vitrail.whole import whole
 
 PICTURE, PICTURES = "reconstruction.png", "reconstructions"  # the latest, and all of them
-HARDLY = "It has hardly learned anything yet: give it more epochs, or more pictures."
 LOOKS = 20  # times that the run looks at pictures and neighbours
 SHOWN, MEASURED = 8, 32  # pictures drawn, and those that the expected loss is measured on
 PROBED = 1_000_000_000  # numbers × classes: on a CPU a probe of more takes too long to be solved again and again
@@ -283,7 +283,7 @@ class Pretraining(Work):
             summary=f"{self.start.why} Learned from {images}, in {self.spent(seconds)}.",
             curves=history,
             problems=data_problems(self.samples, self.source.classes, unreadable, self.source.notes),
-            notes=[self.expectation(), *([HARDLY] if self.hardly(figures) else [])],
+            notes=[self.expectation(), *self.hardly(figures)],
             gallery=[*self.gallery()],
             **self.told(),
         )
@@ -298,16 +298,20 @@ class Pretraining(Work):
             with Image.open(path) as image:
                 yield f"After epoch {epoch}: original, masked, reconstructed.{lent}", thumbnail(image, 1000)
 
-    def hardly(self, figures: dict[str, Any]) -> bool:
-        return bool(figures) and figures["loss"] > 0.97 * self.expected.nothing
+    def hardly(self, figures: dict[str, Any]) -> list[str]:
+        """What to do about it, where it has learned next to nothing."""
+        if not figures or figures["loss"] <= 0.97 * self.expected.nothing:
+            return []
+        begin = f", or begin with --weights {AUTOENCODER}" if self.recipe.weights == "none" else ""
+        return [f"It has hardly learned anything yet: give it more epochs, or more pictures{begin}."]
 
     def show_outcome(self, figures: dict[str, Any], history: list[dict[str, Any]], seconds: float) -> None:
         view = self.view
         view.line()
         if figures:
             view.line(f"Loss: {figures['loss']:.4f}{self.expected.beside}, on {figures['n']:,} held-out pictures")
-            if self.hardly(figures):
-                view.line(f"({HARDLY})")
+            for hint in self.hardly(figures):
+                view.line(f"({hint})")
         for key, name in NAMES.items():
             if key in figures:
                 view.line(f"{name}: {figures[key]:.1%}, of frozen features on {figures['n']:,} held-out pictures")
