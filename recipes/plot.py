@@ -136,7 +136,7 @@ def _dots(ax: Axes, lines: dict[str, list], found: dict[str, Any], axis: str) ->
             f"{mean:.1f}{spread}", (max(values), place), (9, 0), textcoords="offset points", va="center",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
-    ax.set_xlim(max(0.0, least - 0.15 * room), most + 0.3 * room)
+    ax.set_xlim(max(0.0, least - 0.15 * room), most + 0.45 * room)  # to the right of the dots stand their figures
     ax.set_ylim(-0.6, len(rows) - 0.4)
     ax.set_yticks(places, [name for name, *_ in rows])
     ax.set_xlabel(axis)

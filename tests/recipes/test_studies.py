@@ -88,9 +88,6 @@ def test_a_study_runs_at_toy_size_and_is_drawn(name, tmp_path, capfd):
             assert rows[variant]["images_seen"] == 97_792 * 150 + 32
     assert record["missing"] == [f"{slug(variant.name)}-0" for variant in found.variants if variant.name not in rows]
     (picture,) = plot.main([str(tmp_path / f"{name}.json"), "--out", str(tmp_path / "figures")])
-    with pytest.raises(SystemExit, match="is no study's record"):
-        (tmp_path / "row-of-a-run.json").write_text("{}")
-        plot.main([str(tmp_path / "row-of-a-run.json")])
     assert picture.name == f"study_{name}.png" and Image.open(picture).size[1] == 640
     before = (tmp_path / f"{slug(CHOSEN[name][0])}-0.json").stat().st_mtime_ns
     again = study.main(found, arguments)  # what is done is kept
@@ -156,6 +153,14 @@ def test_a_small_study_takes_a_tenth_of_pictures_of_any_name(tmp_path):
     data = scales.toy_data(tmp_path / "digits.npz")
     own = replace(importlib.import_module("pooling").STUDY, data="digits.npz")
     assert {variant.images for variant in scales.small(own, data).variants} == {scales.TOY_TRAIN // 10}
+
+
+def test_what_is_no_record_of_a_study_is_not_drawn(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"run\.json is no study's record"):
+        plot.main([str(tmp_path / "run.json")])
+    with pytest.raises(SystemExit, match="No study's record lies in"):
+        plot.main([str(tmp_path)])
 
 
 def test_what_a_study_says_of_itself_is_about_the_pictures_that_it_is_given(tmp_path):
