@@ -35,10 +35,10 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def vitrail_epochs(folder: str, cache: str) -> Iterator[Callable[[], int]]:
     """The first epoch decodes and fills the cache, the second reads it."""
-    from vitrail.data.augment import Augmenter, Policy
+    from vitrail.data.augment.images import Augmenter, Policy
+    from vitrail.data.image_set import shrunk
     from vitrail.data.loader import Loader, epoch_order
-    from vitrail.data.pictures import shrunk
-    from vitrail.data.sources import open_source
+    from vitrail.data.sources.classification import open_source
     from vitrail.models.catalog import Preprocessing
 
     source = open_source(folder, one_class=True)

@@ -14,27 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.boxes import open_boxes
-from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
-from vitrail.data.masks import open_masks
-from vitrail.data.masks.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
+from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
+from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
+from vitrail.data.sources.boxes import open_boxes
+from vitrail.data.sources.masks import open_masks
+from vitrail.data.subset import read_subset
+from vitrail.distributed import Processes
+from vitrail.inference.forward import Forward
+from vitrail.inference.precision import choose_precision
 from vitrail.models import Preprocessing
 from vitrail.models.detect import Detector, Frame
 from vitrail.tasks.detect import Detect, find
 from vitrail.tasks.segment import Segment
 from vitrail.tasks.segment_pictures import palette
 from vitrail.tasks.segmented import pixel_classes
-from vitrail.train.dense.finish import measure_boxes, measure_masks, spread
-from vitrail.train.dense.loop import DenseTrainer
-from vitrail.train.dense.plan import DenseFacts, fill_dense, viewing_sides
-from vitrail.train.dense.work import ROUNDS
-from vitrail.train.distributed import Processes
-from vitrail.train.forward import Forward
-from vitrail.train.images import read
-from vitrail.train.loop import Settings
-from vitrail.train.precision import choose_precision
-from vitrail.train.recipe import Recipe
-from vitrail.train.run import splits, typical_side
+from vitrail.training.config import Recipe
+from vitrail.training.dense.finish import measure_boxes, measure_masks, spread
+from vitrail.training.dense.loop import DenseTrainer
+from vitrail.training.dense.plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.training.dense.work import ROUNDS
+from vitrail.training.run import splits, typical_side
+from vitrail.training.trainer import Settings
 
 PEERS = {"segment": "DeepLabV3-MobileNetV3", "detect": "Faster R-CNN MobileNetV3"}
 
@@ -131,7 +131,7 @@ def _segmenting(
 ) -> tuple[Any, ...]:
     pre, task = budget.pre, Segment(classes)
     joint = JointAugmenter(JointPolicy.named(budget.augment), pre.size, pre.mean, pre.std, seed)
-    seen = read(fitted_pairs(held_out, pre, "memory"), group, 8)
+    seen = read_subset(fitted_pairs(held_out, pre, "memory"), group, 8)
     forward = Forward(seen, paired(pre), group, dtype, 32 if group.device.type == "cuda" else 8)
 
     def augment(pairs: Any, _: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
@@ -141,7 +141,7 @@ def _segmenting(
         rows = forward.run(net, lambda pairs: [task.rows_of_pairs(net, pairs)], [task.width()])[0]
         return task.score(rows) | spread(task.figures(rows, seed, ROUNDS), "miou")
 
-    return DeepLab(len(classes)), read(shrunk_pairs(samples, pre, "memory"), group, 8), augment, task, validate
+    return DeepLab(len(classes)), read_subset(shrunk_pairs(samples, pre, "memory"), group, 8), augment, task, validate
 
 
 def _detecting(
@@ -149,7 +149,7 @@ def _detecting(
 ) -> tuple[Any, ...]:
     pre, task, policy = budget.pre, Detect(classes), BoxPolicy.named(budget.augment)
     boxes = BoxAugmenter(policy, *budget.sides, pre.mean, pre.std, seed)
-    images = read(viewed(samples, *budget.sides, room=policy.scale[1], cache="memory"), group, 8)
+    images = read_subset(viewed(samples, *budget.sides, room=policy.scale[1], cache="memory"), group, 8)
     seen = viewed(held_out, *budget.sides, room=None, cache="memory")
 
     def augment(pixels: Any, numbers: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:

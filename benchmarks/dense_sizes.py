@@ -20,9 +20,9 @@ from record import keep
 from torch import Tensor, nn
 
 import vitrail
+from vitrail.inference.precision import choose_precision
 from vitrail.models.detect import Detector
 from vitrail.models.segment import Segmenter
-from vitrail.train.precision import choose_precision
 
 SIZES = (256, 384, 512, 768, 1024)
 PLAIN = "plain ViT"

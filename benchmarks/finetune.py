@@ -26,7 +26,7 @@ import torch
 from record import keep
 
 import vitrail
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
 from vitrail.tasks.probe import solve_probe
 
 LIBRARIES = ("vitrail", "timm")

@@ -37,11 +37,11 @@ import torch
 from record import keep
 
 import vitrail
-from vitrail.data.spoof import MARGIN, open_faces, write_faces
+from vitrail.data.sources.faces import MARGIN, open_faces, write_faces
 from vitrail.models.tuning import learns
 from vitrail.tasks.spoof_metrics import Scored, attack_scores
-from vitrail.train.record import versions
-from vitrail.train.spoof import scored_faces
+from vitrail.training.run_record import versions
+from vitrail.training.spoof import scored_faces
 
 METHODS = ("full", "head", "adapter")
 FIGURES = ("eer", "hter", "acer", "auc", "apcer", "bpcer", "bpcer_at_apcer_1", "bpcer_at_apcer_5", "bpcer_at_apcer_10")

@@ -81,7 +81,7 @@ def kernels(data: Path, model: str, optimizer: str, batch: int, folder: Path) ->
     """Of the second epoch of three: milliseconds by the GPU's own clock, and the share in which it had work."""
     from torch.profiler import ProfilerActivity, profile
 
-    from vitrail.train.loop import Trainer
+    from vitrail.training.trainer import Trainer
 
     train_epoch, found = Trainer._train_epoch, {}
 

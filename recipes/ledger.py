@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from variants import Study, Variant
 
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
 from vitrail.models.catalog import model_settings
-from vitrail.train.recipe import MACHINE
-from vitrail.train.record import versions
+from vitrail.training.config import MACHINE
+from vitrail.training.run_record import versions
 from vitrail.whole import whole
 
 Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed

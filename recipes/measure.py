@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import vitrail
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
 from vitrail.models import create_model
 from vitrail.models.position import LearnedPosition
 from vitrail.predict import Predictor

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 import vitrail
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
 from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
-from vitrail.train.record import versions
+from vitrail.training.run_record import versions
 from vitrail.whole import whole
 
 MODEL = "hybrid_mini4"

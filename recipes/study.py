@@ -38,7 +38,7 @@ from variants import Study, Variant
 import vitrail
 from vitrail import VitrailError
 from vitrail.cli.pictures import to_nobody
-from vitrail.train.leave import Stopped
+from vitrail.training.signals import Stopped
 from vitrail.whole import whole
 
 ROOT = Path(__file__).parents[1]

@@ -171,10 +171,15 @@ def record(folder: Path, data: Path | str, images: list[Path], export: bool = Tr
         masks = [np.asarray(each.mask).tobytes() for each in predictor.segmentations(images)]
         found["predictions"] = hashlib.sha256(b"".join(masks)).hexdigest()
     elif task == "detect":
-        every = [[(o.label, o.probability, list(map(float, o.box))) for o in each] for each in predictor.detections(images, 0.05)]
+        every = [
+            [(o.label, o.probability, list(map(float, o.box))) for o in each]
+            for each in predictor.detections(images, 0.05)
+        ]
         found["predictions"] = every
     elif predictor.labels:
-        found["predictions"] = [[(one.label, one.probability) for one in each] for each in predictor.predict(images, top=3)]
+        found["predictions"] = [
+            [(one.label, one.probability) for one in each] for each in predictor.predict(images, top=3)
+        ]
     else:
         found["predictions"] = hashlib.sha256(predictor.embed(images).numpy().tobytes()).hexdigest()
     if predictor.labels:
@@ -206,9 +211,26 @@ def runs(root: Path) -> dict:
     found["base"] = record(out / "base", other, images)
     base = {"weights": str(out / "base"), "epochs": 3}
     train("scratch", classes, **SCRATCH)
-    train("scratch-options", classes, **SCRATCH | {"mixup": 0.4, "cutmix": 1.0, "augment": "strong", "calm": 1, "optimizer": "muon", "balance": "sampling", "micro_batch": 5, "layer_decay": 0.9}, export=False)
+    train(
+        "scratch-options",
+        classes,
+        **SCRATCH
+        | {
+            "mixup": 0.4,
+            "cutmix": 1.0,
+            "augment": "strong",
+            "calm": 1,
+            "optimizer": "muon",
+            "balance": "sampling",
+            "micro_batch": 5,
+            "layer_decay": 0.9,
+        },
+        export=False,
+    )
     train("convolutional", classes, model="tv:resnet18", weights="none", epochs=1, image_size=16, export=False)
-    train("relative", classes, model="vit_nano4:position=relative", weights="none", epochs=2, image_size=32, export=False)
+    train(
+        "relative", classes, model="vit_nano4:position=relative", weights="none", epochs=2, image_size=32, export=False
+    )
     train("finetuned", classes, **base)
     train("head", classes, **base | {"tune": "head", "augment": "none"}, export=False)
     train("probe", classes, **base | {"tune": "probe", "epochs": None}, export=False)
@@ -221,7 +243,13 @@ def runs(root: Path) -> dict:
     shown = sorted((masks / "images/test").glob("*.png"))
     dense = SCRATCH | {"epochs": 2, "batch_size": 4, "pyramid": "simple"}
     train("segment", masks, shown, **dense | {"task": "segment", "head": "fcn", "image_size": 16, "balance": "weights"})
-    train("segment-upernet", masks, shown, False, **dense | {"task": "segment", "image_size": 16, "weights": str(out / "base"), "pyramid": "adapter"})
+    train(
+        "segment-upernet",
+        masks,
+        shown,
+        False,
+        **dense | {"task": "segment", "image_size": 16, "weights": str(out / "base"), "pyramid": "adapter"},
+    )
     shown = sorted((boxes / "test").glob("*.png"))
     train("detect", boxes, shown, **dense | {"task": "detect", "image_size": 32})
     train("detect-retinanet", boxes, shown, False, **dense | {"task": "detect", "image_size": 32, "head": "retinanet"})

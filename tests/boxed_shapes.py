@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.data.boxes.samples import Boxed
+from vitrail.data.sources.boxes.samples import Boxed
 
 CLASSES = ["square", "disc"]
 

@@ -17,7 +17,7 @@ from vitrail.cli.predict import predict
 from vitrail.cli.pretrain import pretrain
 from vitrail.cli.studio import studio
 from vitrail.cli.train import train
-from vitrail.train import PretrainRecipe, Recipe
+from vitrail.training import PretrainRecipe, Recipe
 
 OPTIONS = {
     train: ["data", "options"],

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.dense_models import detector, seeing_colours, segmenter
 from vitrail import VitrailError, evaluate
-from vitrail.data.together import alike, in_batches
+from vitrail.inference.size_batches import alike, in_batches
 from vitrail.predict import Predictor
 
 SIZES = [(40, 60), (50, 30), (40, 60), (50, 30), (40, 60), (64, 64)]  # height, width
@@ -87,7 +87,7 @@ def test_answers_come_before_all_pictures_are_read() -> None:
 def test_a_batch_holds_fewer_pictures_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     images = pictures()
     assert [len(batch) for batch in in_batches(images, 4)] == [4, 2]
-    monkeypatch.setattr("vitrail.data.together.HELD", 3000)  # 40×60 and any other
+    monkeypatch.setattr("vitrail.inference.size_batches.HELD", 3000)  # 40×60 and any other
     assert [len(batch) for batch in in_batches(images, 4)] == [2, 2, 2]
     assert [image for batch in in_batches(images, 4) for image in batch] == images
     with pytest.raises(VitrailError, match="batch_size must be at least 1, got 0"):

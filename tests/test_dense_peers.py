@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.dense_data import make_boxes, make_masks
+from tests.training.dense_data import make_boxes, make_masks
 from vitrail import create_model, evaluate
 from vitrail.models import Preprocessing
 from vitrail.models.detect import Detector

@@ -13,7 +13,8 @@ import vitrail
 SOURCE = Path(vitrail.__file__).parent
 # A room imports only from rooms upstream of it.
 ORDER = [
-    "errors", "lazy", "whole", "models", "weights", "data", "explain", "tasks", "train", "picture_model", "predictor",
+    "errors", "lazy", "whole", "console_image", "distributed", "models", "weights", "data",
+    "inference", "explain", "tasks", "training", "console", "picture_model", "predictor",
     "predict", "evaluate", "doctor", "export", "serve", "cli",
 ]  # fmt: skip
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem in ORDER)

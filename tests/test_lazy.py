@@ -13,7 +13,7 @@ import pytest
 import vitrail
 from vitrail.lazy import Lazy
 
-LAZY = ["vitrail", "vitrail.data", "vitrail.train", "vitrail.weights"]
+LAZY = ["vitrail", "vitrail.data", "vitrail.training", "vitrail.weights"]
 
 
 def run(code):
@@ -46,12 +46,12 @@ def test_import_is_light():
 
 
 def test_functions_that_are_called_like_their_rooms_stay_functions():
-    """`import vitrail.train.recipe` puts the package into vitrail.train, unless it is held back."""
+    """`import vitrail.training.config` puts the package into vitrail.train, unless it is held back."""
     code = """
-import vitrail.train.recipe, vitrail.train.pretrain.recipe
+import vitrail.training.config, vitrail.training.pretrain.recipe
 print(*(type(f).__name__ for f in (vitrail.train, vitrail.pretrain)))
-import vitrail.evaluate, vitrail.export, vitrail.train.pretrain.run
-from vitrail.train import pretrain, loop
+import vitrail.evaluate, vitrail.export, vitrail.training.pretrain.run
+from vitrail.training import pretrain, loop
 from vitrail import evaluate, export, train
 print(*(type(f).__name__ for f in (vitrail.evaluate, vitrail.export, pretrain, loop, evaluate, export, train)))
 print(vitrail.train is train, vitrail.pretrain is pretrain)
@@ -60,9 +60,9 @@ print(vitrail.train is train, vitrail.pretrain is pretrain)
 
 
 def test_rooms_come_by_their_names_and_other_names_do_not():
-    assert run("import vitrail; print(type(vitrail.models).__name__, vitrail.data.crop.__name__)") == [
+    assert run("import vitrail; print(type(vitrail.models).__name__, vitrail.data.augment.crop.__name__)") == [
         "module",
-        "vitrail.data.crop",
+        "vitrail.data.augment.crop",
     ]
     with pytest.raises(AttributeError, match="module 'vitrail' has no attribute 'creat_model'"):
         vitrail.creat_model  # noqa: B018

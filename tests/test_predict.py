@@ -16,7 +16,7 @@ from torchvision.transforms.functional import five_crop
 import vitrail
 from tests.parity.peers import shake
 from vitrail.data import fit_image, prepare, to_tensor
-from vitrail.data.views import views
+from vitrail.inference.decoding import views
 from vitrail.models import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[1]

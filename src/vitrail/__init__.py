@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vitrail.export import export
     from vitrail.models import capture, create_model, list_models
     from vitrail.predict import Predictor, load
-    from vitrail.train.pretrain.run import pretrain
-    from vitrail.train.run import Run, train
+    from vitrail.training.pretrain.run import pretrain
+    from vitrail.training.run import Run, train
     from vitrail.weights import load_weights, save_weights
 
 __version__ = "0.2.1"
@@ -38,8 +38,8 @@ lazily(
         "vitrail.export": ("export",),
         "vitrail.models": ("capture", "create_model", "list_models"),
         "vitrail.predict": ("Predictor", "load"),
-        "vitrail.train.pretrain.run": ("pretrain",),
-        "vitrail.train.run": ("Run", "train"),
+        "vitrail.training.pretrain.run": ("pretrain",),
+        "vitrail.training.run": ("Run", "train"),
         "vitrail.weights": ("load_weights", "save_weights"),
     },
 )

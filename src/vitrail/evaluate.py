@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from vitrail.data.samples import Sample, Source, plural, some
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
+from vitrail.data.sources.faces import MARGIN, open_faces
 from vitrail.data.split import place, read_split
-from vitrail.data.spoof import MARGIN, open_faces
 from vitrail.errors import VitrailError, nearest
 from vitrail.predict import Predictor, load
 from vitrail.tasks import metrics
@@ -22,9 +22,9 @@ from vitrail.tasks.probe import nearest_neighbours, solve_probe
 from vitrail.tasks.report import DataProblems, ReportContent, write_report
 from vitrail.tasks.spoof_metrics import attack_scores
 from vitrail.tasks.spoof_page import shown, spoof_content
-from vitrail.train.finish import classification_content, illustrate
-from vitrail.train.record import command_line, refitted, versions
-from vitrail.train.spoof import scored_faces, spoof_notes
+from vitrail.training.finish import classification_content, illustrate
+from vitrail.training.run_record import command_line, refitted, versions
+from vitrail.training.spoof import scored_faces, spoof_notes
 from vitrail.weights import read_checkpoint
 
 Progress = Callable[[str, int, int], None]
@@ -107,11 +107,11 @@ def _evaluate_dense(
     predictor: Predictor, run: Any, data: str, split: str | None, report: Any, batch: int, progress: Progress | None
 ) -> dict[str, Any]:
     """Pictures in their own size, by what `predictor.segment` or `.detect` says of them."""
-    from vitrail.data.boxes import open_boxes
-    from vitrail.data.masks import open_masks
+    from vitrail.data.sources.boxes import open_boxes
+    from vitrail.data.sources.masks import open_masks
     from vitrail.tasks.segment import Segment
     from vitrail.tasks.segment_pictures import palette
-    from vitrail.train.dense.finish import dense_content, measure_boxes, measure_masks
+    from vitrail.training.dense.finish import dense_content, measure_boxes, measure_masks
 
     labels, about = predictor.labels, predictor.about
 

@@ -23,7 +23,7 @@ class Lazy(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # To import vitrail.train.recipe puts the package vitrail.train where the function vitrail.train is to be.
+        # To import vitrail.training.config puts the package vitrail.train where the function vitrail.train is to be.
         if not (name in self._homes and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data import several
-from vitrail.data.views import CROPS, Picture, decoded, named
 from vitrail.errors import VitrailError
+from vitrail.inference.decoding import CROPS, Picture, decoded, named
+from vitrail.inference.precision import has_bf16
 from vitrail.models import Preprocessing
-from vitrail.train.precision import has_bf16
 
 FAR = 2.0  # times the side that a model was trained on, or that part of it
 Function = Callable[[Tensor], Tensor]  # normalised pixels [n, C, H, W] to [n, …]

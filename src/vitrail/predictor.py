@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data import fit_image, to_image
-from vitrail.data.pictures import as_pixels
-from vitrail.data.together import in_batches
+from vitrail.data.image_set import as_pixels
 from vitrail.errors import VitrailError, nearest
+from vitrail.inference.size_batches import in_batches
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.picture_model import Function, Outcome, PictureModel, check_views, collected, rows

@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.cli import demo, main
-from vitrail.train.leave import Stopped
+from vitrail.training.signals import Stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 

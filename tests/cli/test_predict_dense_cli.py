@@ -12,7 +12,7 @@ from tests.dense_models import detector, seeing_colours
 from vitrail import VitrailError
 from vitrail.cli.predict import predict
 from vitrail.cli.predict_dense import places_in
-from vitrail.data.boxes import open_boxes
+from vitrail.data.sources.boxes import open_boxes
 from vitrail.predict import Predictor
 
 

@@ -9,13 +9,13 @@ from PIL import Image
 
 import vitrail
 from tests.odd_files import photograph
-from tests.train.support import small_options
+from tests.training.support import small_options
 from vitrail import VitrailError
+from vitrail.data.cache import ArrayStore
+from vitrail.data.image_set import fitted, shrunk
 from vitrail.data.loader import Loader
-from vitrail.data.pictures import fitted, shrunk
-from vitrail.data.sources import open_pictures, open_source
+from vitrail.data.sources.classification import open_pictures, open_source
 from vitrail.data.split import write_split
-from vitrail.data.store import ArrayStore
 from vitrail.models import Preprocessing
 
 

@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from vitrail.data.augment import Augmenter, Policy
-from vitrail.data.crop import (
+from vitrail.data.augment.crop import (
     Canvas,
     by_matrices,
     cover_and_centre,
@@ -24,7 +23,8 @@ from vitrail.data.crop import (
     image_sizes,
     resized_crop,
 )
-from vitrail.data.keyed import uniforms
+from vitrail.data.augment.images import Augmenter, Policy
+from vitrail.data.augment.random_keys import uniforms
 from vitrail.data.preprocess import fit_image, to_tensor
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
@@ -105,7 +105,7 @@ def test_matrices_are_not_upset_by_a_batch_beyond_the_limit(monkeypatch: pytest.
     boxes = crop_boxes(image_sizes(images), uniforms(0, 0, np.arange(9), 22), (0.08, 1.0), (0.5, 2.0))
     flip, whole = np.zeros(9, bool), np.tile([32, 32, 0, 0], (9, 1))
     at_once = by_matrices(images, boxes, (32, 32), flip, "bilinear", whole, CPU)
-    monkeypatch.setattr("vitrail.data.crop._PIXELS_AT_ONCE", 60_000)
+    monkeypatch.setattr("vitrail.data.augment.crop._PIXELS_AT_ONCE", 60_000)
     for given in (images, on_canvas(images)):
         assert torch.equal(by_matrices(given, boxes, (32, 32), flip, "bilinear", whole, CPU), at_once)
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from vitrail import VitrailError
-from vitrail.data.boxes import open_boxes
-from vitrail.data.boxes.samples import split_word
-from vitrail.data.boxes.yolo import read_yaml
+from vitrail.data.sources.boxes import open_boxes
+from vitrail.data.sources.boxes.samples import split_word
+from vitrail.data.sources.boxes.yolo import read_yaml
 from vitrail.data.split import divide
 
 # name → (width, height, [(class, x0, y0, x1, y1)]), in pixels counted from 0, the end left out

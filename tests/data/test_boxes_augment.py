@@ -6,8 +6,8 @@ import torch
 
 from tests.boxed_shapes import shapes
 from vitrail import VitrailError
-from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
-from vitrail.data.boxes.samples import Boxed
+from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
+from vitrail.data.sources.boxes.samples import Boxed
 
 GROUND = torch.tensor([60, 70, 80]).view(3, 1, 1) / 255
 

@@ -5,7 +5,7 @@ import pytest
 from pycocotools import mask as tool
 
 from vitrail import VitrailError
-from vitrail.data.boxes.outlines import from_runs, rasterise, to_runs
+from vitrail.data.sources.boxes.outlines import from_runs, rasterise, to_runs
 
 
 def masks():

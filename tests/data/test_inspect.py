@@ -16,10 +16,10 @@ from vitrail.cli.data import inspect as data_inspect
 from vitrail.cli.data import suited
 from vitrail.data.inspect import inspect
 from vitrail.data.inspect.sheet import picture
-from vitrail.data.sources import open_source
+from vitrail.data.sources.classification import open_source
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
-from vitrail.train.start import start_model
+from vitrail.training.start import start_model
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from vitrail.cli.data import inspect as data_inspect
-from vitrail.data.boxes import open_boxes
 from vitrail.data.inspect import inspect
-from vitrail.data.masks import open_masks
+from vitrail.data.sources.boxes import open_boxes
+from vitrail.data.sources.masks import open_masks
 from vitrail.errors import VitrailError
 from vitrail.tasks.data_sheet import data_sheet, varied
 

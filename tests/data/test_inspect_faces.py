@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.train.test_spoof import make_faces
+from tests.training.test_spoof import make_faces
 from vitrail.cli.data import inspect as data_inspect
 from vitrail.data.inspect import inspect
 from vitrail.data.inspect.faces import NAMELESS, SHARED, faces_as_they_are

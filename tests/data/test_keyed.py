@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitrail.data.keyed import _GOLDEN, ORDER, STEPS, _hash, permutation, uniforms
+from vitrail.data.augment.random_keys import _GOLDEN, ORDER, STEPS, _hash, permutation, uniforms
 
 SAMPLES = np.arange(20_000)
 

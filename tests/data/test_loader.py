@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.odd_files import photograph
-from vitrail.data.augment import Augmenter, Policy
+from vitrail.data.augment.images import Augmenter, Policy
+from vitrail.data.image_set import shrunk
 from vitrail.data.loader import Loader, epoch_order, occurrences
-from vitrail.data.pictures import shrunk
 from vitrail.data.samples import Item, Sample
+from vitrail.distributed import Processes
 from vitrail.models import Preprocessing
 from vitrail.tasks.classify import sampling_weights
-from vitrail.train.distributed import Processes
 
 CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ def test_balanced_sampling_draws_each_class_equally_often():
 
 def test_draws_with_replacement_do_not_share_numbers_with_the_augmentation():
     """The same hash for both would crop an image the more, the later in the order it is drawn."""
-    from vitrail.data.keyed import uniforms
+    from vitrail.data.augment.random_keys import uniforms
 
     order = epoch_order(np.arange(1000), 0, 0, np.ones(1000))
     crops = uniforms(0, 0, np.arange(1000), 1)[:, 0]

@@ -10,10 +10,8 @@ from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-from vitrail.data.crop import Canvas, image_sizes
-from vitrail.data.keyed import uniforms
-from vitrail.data.masks import IGNORE, open_masks, pixels_of
-from vitrail.data.masks.joint import (
+from vitrail.data.augment.crop import Canvas, image_sizes
+from vitrail.data.augment.masks import (
     JointAugmenter,
     JointPolicy,
     apart,
@@ -23,6 +21,8 @@ from vitrail.data.masks.joint import (
     paired,
     shrunk_pairs,
 )
+from vitrail.data.augment.random_keys import uniforms
+from vitrail.data.sources.masks import IGNORE, open_masks, pixels_of
 from vitrail.errors import VitrailError
 from vitrail.models.catalog import Preprocessing
 

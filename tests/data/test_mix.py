@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from vitrail.data.mix import beta, blend, cutmix_box, draw, mix, paste
+from vitrail.data.augment.mixing import beta, blend, cutmix_box, draw, mix, paste
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from PIL import Image
 
 from tests.odd_files import photograph
 from vitrail import VitrailError
-from vitrail.data import pictures as module
-from vitrail.data.pictures import Unreadable, fitted, shrunk, threaded
+from vitrail.data import image_set as module
+from vitrail.data.image_set import Unreadable, fitted, shrunk, threaded
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample
-from vitrail.data.views import decoded
+from vitrail.inference.decoding import decoded
 from vitrail.models import Preprocessing
 
 PRE = Preprocessing(size=(16, 16), crop=0.9)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from vitrail.data.keyed import uniforms
-from vitrail.data.randaugment import OPERATIONS, draw, randaugment, strengths
+from vitrail.data.augment.randaugment import OPERATIONS, draw, randaugment, strengths
+from vitrail.data.augment.random_keys import uniforms
 
 FILL = [0.485, 0.456, 0.406]
 SIZES = [(40, 40), (33, 56)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.spoof import Face, open_faces, square, write_faces
-from vitrail.data.spoof.protocol import folds, part_by_subject
+from vitrail.data.sources.faces import Face, open_faces, square, write_faces
+from vitrail.data.sources.faces.protocol import folds, part_by_subject
 from vitrail.errors import VitrailError
 
 

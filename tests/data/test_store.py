@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitrail import VitrailError
-from vitrail.data.store import INDEX, DiskStore, MemoryStore, cache_folder, choose, free_memory
+from vitrail.data.cache import INDEX, DiskStore, MemoryStore, cache_folder, choose, free_memory
 
 
 def images(count: int, seed: int = 0) -> list[np.ndarray]:
@@ -31,7 +31,7 @@ def test_what_is_got_is_what_was_put(tmp_path, kind):
 
 
 def test_images_in_memory_from_several_threads_lie_apart_also_where_a_block_ends(monkeypatch):
-    monkeypatch.setattr("vitrail.data.store.BLOCK", 300)  # of one image to a few; some are larger than a block
+    monkeypatch.setattr("vitrail.data.cache.BLOCK", 300)  # of one image to a few; some are larger than a block
     kept, store = images(200), MemoryStore(200)
     with ThreadPoolExecutor(4) as pool:
         given = list(pool.map(store.put, range(200), kept))

@@ -23,7 +23,7 @@ from tests.doctor.small import (
     trained,
     write_pictures,
 )
-from tests.train.support import make_folder, small_options
+from tests.training.support import make_folder, small_options
 from vitrail.doctor import diagnose
 
 

@@ -8,14 +8,14 @@ import torch
 
 import vitrail
 from tests.doctor.small import SHAPE, batch, check, codes, examine, make, pixels, teach, trained
-from tests.train.support import make_folder, small_options
+from tests.training.support import make_folder, small_options
 from tests.weights.test_hub import snapshot
 from vitrail.doctor import diagnose, patient
 from vitrail.doctor.examine import CHECKS
 from vitrail.models import build
 from vitrail.models.tuning import tune
-from vitrail.train.record import Record, described
-from vitrail.train.start import Start
+from vitrail.training.run_record import Record, described
+from vitrail.training.start import Start
 
 MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
 

@@ -18,11 +18,11 @@ from PIL import Image
 from torch.export import Dim
 
 from tests.parity.peers import shake
-from tests.train.dense_data import make_boxes
+from tests.training.dense_data import make_boxes
 from vitrail import VitrailError, create_model, evaluate, load
 from vitrail.cli.export import export as export_verb
 from vitrail.cli.predict import predict
-from vitrail.data.boxes.outlines import from_runs
+from vitrail.data.sources.boxes.outlines import from_runs
 from vitrail.export import export
 from vitrail.export.detect import Boxes, apart
 from vitrail.export.onnx import OPSET, quiet

@@ -10,15 +10,15 @@ from torch import nn
 
 import vitrail
 from tests.odd_files import photograph
-from tests.train.support import SMALL, differences, make_folder, make_images, make_trainer, rows, small_options
-from tests.train.test_distributed import start, together
+from tests.training.support import SMALL, differences, make_folder, make_images, make_trainer, rows, small_options
+from tests.training.test_distributed import start, together
 from vitrail import VitrailError
 from vitrail.export import export
 from vitrail.models import CNNSettings, ConvNet
 from vitrail.models.cnn import architectures
 from vitrail.models.cost import cost
-from vitrail.train import loop
-from vitrail.train.optimizer import RunningAverage, statistics
+from vitrail.training import loop
+from vitrail.training.optimizers import RunningAverage, statistics
 
 TINY = "tv:shufflenet_v2_x0_5"  # 0.3 M parameters without its head
 
@@ -261,7 +261,7 @@ def test_two_processes_share_their_statistics_and_resume_exactly(data, tmp_path)
     options = [*SMALL, "--model", TINY, "--epochs", "2", "--batch-size", "12", "--ema", "0.9"]
     whole, folder, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log"
     together(2, "train", data, *options, "--out", whole, log=log)
-    at = ("vitrail.train.loop.Trainer._step", 3, signal.SIGTERM)
+    at = ("vitrail.training.trainer.Trainer._step", 3, signal.SIGTERM)
     commands = start(2, "train", data, *options, "--out", folder, log=log, at=at, armed=1)
     assert [command.wait() for command in commands] == [130, 130], commands[0].said
     together(2, "train", "--out", folder, "--resume", log=log)

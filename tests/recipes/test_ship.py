@@ -13,7 +13,7 @@ import ship
 import torch
 
 import vitrail
-from tests.train.support import make_folder, small_options
+from tests.training.support import make_folder, small_options
 from vitrail import VitrailError
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor

@@ -25,7 +25,7 @@ from variants import slug
 import vitrail
 from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
-from vitrail.train.recipe import Recipe
+from vitrail.training.config import Recipe
 
 RECIPES = Path(study.__file__).parent
 # Of each study what is different about it: all variants would take a minute.

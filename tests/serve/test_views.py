@@ -15,11 +15,11 @@ from vitrail import explain
 from vitrail.models import Preprocessing
 from vitrail.serve.answers import Asked, AskedLayers, AskedOverlay, Studio
 from vitrail.serve.maps import NOWHERE, packed, packed_bytes, unpacked
-from vitrail.serve.pictures import MOST_SAMPLES, Gone, Pictures, find_samples
+from vitrail.serve.pictures import MOST_SAMPLES, Gone, ImageSet, find_samples
 from vitrail.serve.run import opened, samples_of
 from vitrail.serve.strip import principal, stages, turned
 from vitrail.serve.views import KEPT_VIEWS, Lens, Request, View, Views
-from vitrail.train.record import Record
+from vitrail.training.run_record import Record
 
 
 def lens(name: str = "vit_ti16", size: int = 64, **settings) -> Lens:
@@ -185,7 +185,7 @@ def test_views_and_pictures_are_forgotten_before_they_grow_too_many(image, monke
     assert len(views.kept) == KEPT_VIEWS
     assert len({id(view.fitted) for view in views.kept.values()}) == 1
 
-    pictures = Pictures([])
+    pictures = ImageSet([])
     monkeypatch.setattr("vitrail.serve.pictures.KEPT_BYTES", 3000)
     names = []
     for colour in ("red", "green", "blue", "white"):

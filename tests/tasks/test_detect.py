@@ -12,9 +12,9 @@ from PIL import Image
 
 from tests.boxed_shapes import CLASSES, shapes
 from vitrail import VitrailError, create_model
-from vitrail.data.boxes import open_boxes
-from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
-from vitrail.data.boxes.outlines import to_runs
+from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
+from vitrail.data.sources.boxes import open_boxes
+from vitrail.data.sources.boxes.outlines import to_runs
 from vitrail.models.dense import DETECT_HEADS
 from vitrail.models.detect import Detector
 from vitrail.tasks.detect import Detect, find

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from vitrail.data.masks import IGNORE
+from vitrail.data.sources.masks import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.tasks.segment import Segment, accuracy, balancing_weights, boundary_f1, confusion, iou, miou
 from vitrail.tasks.segment_pictures import (

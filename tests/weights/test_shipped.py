@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitrail
 from tests.odd_files import photograph
-from tests.train.support import make_folder
+from tests.training.support import make_folder
 from vitrail import VitrailError
 from vitrail.cli import main
 from vitrail.models.heads import classifiers

@@ -41,19 +41,19 @@ def inspect(
     import warnings
 
     from vitrail.cli.pictures import progress, writing
-    from vitrail.data.there import check_there
+    from vitrail.data.existence import check_exists
     from vitrail.errors import VitrailError
 
     if image_size is not None and image_size < 1:
         raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
-    check_there(data, task)
+    check_exists(data, task)
     _check_writable(out)  # better known now than after an hour of pictures
     from vitrail.data import inspect as inspection  # brings torch, as do the others
-    from vitrail.data.boxes import open_boxes
     from vitrail.data.inspect import sheet
     from vitrail.data.inspect.faces import faces_as_they_are
-    from vitrail.data.masks import open_masks
-    from vitrail.data.sources import open_pictures, open_source
+    from vitrail.data.sources.classification import open_pictures, open_source
+    from vitrail.data.sources.boxes import open_boxes
+    from vitrail.data.sources.masks import open_masks
     from vitrail.tasks.data_sheet import data_sheet
 
     sheet.kind_of(out)  # which refuses what it can't be drawn as
@@ -88,8 +88,8 @@ def suited(found: Any, side: int | None) -> Any:
     from torch.cuda import is_available
 
     from vitrail.models import resolve
-    from vitrail.train import start
-    from vitrail.train.run import typical_side
+    from vitrail.training import start
+    from vitrail.training.run import typical_side
 
     split = next((split for split, looks in found.looks.items() if any(looks)), None)
     samples = [] if split is None else found.source.splits[split]

@@ -16,7 +16,7 @@ def demo(out: Path = Path("runs/demo")) -> None:
     import shutil
 
     import vitrail
-    from vitrail.train.leave import Stopped
+    from vitrail.training.signals import Stopped
 
     if (out / "run").exists():
         shutil.rmtree(out / "run")

@@ -78,10 +78,10 @@ def evaluate(
     """
     import vitrail
     from vitrail.cli.pictures import needed, report_skipped, writing
-    from vitrail.data.there import check_there
+    from vitrail.data.existence import check_exists
 
-    check_there(data, task="")
-    from vitrail.train.view import View  # brings torch
+    check_exists(data, task="")
+    from vitrail.console import View  # brings torch
 
     model, view = needed(model), View()
     shows: dict[str, Any] = {}

@@ -111,12 +111,12 @@ def explain_each(
     bad: list[str],
 ) -> None:
     from vitrail.cli.pictures import progress
-    from vitrail.data.views import named
     from vitrail.errors import VitrailError
     from vitrail.explain import figures
     from vitrail.explain.explanation import percent, portrait, write
     from vitrail.explain.faithfulness import usable
     from vitrail.explain.page import document, model_section, section
+    from vitrail.inference.decoding import named
 
     usable(predictor.model, methods)  # better refused now than once for every picture
     sections: list[str] = []
@@ -216,7 +216,7 @@ def batches(predictor: "Predictor", paths: list[Path], batch_size: int, bad: lis
     import numpy as np
     import torch
 
-    from vitrail.data.views import decoded
+    from vitrail.inference.decoding import decoded
 
     for batch in decoded(paths, predictor.preprocessing, batch_size):
         groups: dict[tuple[int, ...], list[np.ndarray]] = {}

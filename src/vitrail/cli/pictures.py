@@ -24,8 +24,8 @@ def needed(model: str | None) -> str:
 
 def collect(given: list[Path]) -> list[Path]:
     """Files as they are given, folders as the pictures inside them."""
-    from vitrail.data.folders import pictures_below
     from vitrail.data.samples import PICTURES
+    from vitrail.data.sources.folders import pictures_below
     from vitrail.errors import VitrailError
 
     if not given:

@@ -94,7 +94,7 @@ def _answered(
     """Of the pictures that can be read, in order; they are decoded in threads a few ahead."""
     from vitrail.cli.pictures import progress
     from vitrail.data import to_image
-    from vitrail.data.pictures import default_workers, threaded
+    from vitrail.data.image_set import default_workers, threaded
     from vitrail.errors import VitrailError
 
     def read(path: Path) -> Any:

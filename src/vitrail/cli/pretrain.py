@@ -4,7 +4,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.train.pretrain.recipe import PretrainRecipe
+from vitrail.training.pretrain.recipe import PretrainRecipe
 
 DEFAULT = PretrainRecipe()
 
@@ -20,12 +20,12 @@ def pretrain(
         data: A folder of pictures, with class folders or without, a table, tar shards, a torchvision name, or hf:NAME.
     """
     import vitrail
-    from vitrail.data.there import check_there
-    from vitrail.train.leave import Stopped, telling
+    from vitrail.data.existence import check_exists
+    from vitrail.training.signals import Stopped, telling
 
     if not options.resume:
-        check_there(data, "pretrain")  # before torch is imported
-    from vitrail.train.run import run_folder
+        check_exists(data, "pretrain")  # before torch is imported
+    from vitrail.training.run import run_folder
 
     try:
         with telling(run_folder(options, data)):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.train.recipe import Recipe
+from vitrail.training.config import Recipe
 
 DEFAULT = Recipe()
 
@@ -22,12 +22,12 @@ def train(
             live/ beside folders of attacks, a table, or lists.
     """
     import vitrail
-    from vitrail.data.there import check_there
-    from vitrail.train.leave import Stopped, telling
+    from vitrail.data.existence import check_exists
+    from vitrail.training.signals import Stopped, telling
 
     if not options.resume:
-        check_there(data, options.task)  # before torch is imported: it is the commonest slip
-    from vitrail.train.run import run_folder
+        check_exists(data, options.task)  # before torch is imported: it is the commonest slip
+    from vitrail.training.run import run_folder
 
     try:
         with telling(run_folder(options, data)):

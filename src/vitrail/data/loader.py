@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import Canvas
-from vitrail.data.keyed import ORDER, permutation, uniforms
-from vitrail.data.pictures import Pictures, threaded
-from vitrail.data.store import ArrayStore
+from vitrail.data.augment.images import Canvas
+from vitrail.data.augment.random_keys import ORDER, permutation, uniforms
+from vitrail.data.cache import ArrayStore
+from vitrail.data.image_set import ImageSet, threaded
 
 Batch = tuple[np.ndarray, list[Tensor] | Canvas]
 RESIDENT = 0.1  # of the GPU's free memory that the pictures may take
@@ -19,7 +19,7 @@ class Loader:
     """`batches(groups)` yields for each group of numbers the images, on a GPU as a `Canvas`, on a CPU as a list; and
     their numbers, which are others where some can't be read (`Pictures.batch`)."""
 
-    def __init__(self, pictures: Pictures, device: torch.device, workers: int):
+    def __init__(self, pictures: ImageSet, device: torch.device, workers: int):
         self.pictures, self.device, self.workers = pictures, device, workers
         self.resident: Canvas | None = None
 

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from vitrail.data.arrays import ArrayPictures
 from vitrail.data.samples import NAMED, SPLITS, Sample, TarMember
+from vitrail.data.sources.arrays import ImageArray
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
 
@@ -120,7 +120,7 @@ def written(sample: Sample, folder: Path) -> str:
         return _relative(where, folder)
     if isinstance(where, TarMember):
         return _relative(where.path, folder) + "/" + sample.name.partition(f"{where.path.name}/")[2]
-    if isinstance(where.dataset, ArrayPictures):
+    if isinstance(where.dataset, ImageArray):
         return _relative(where.dataset.path, folder) + "/" + sample.name.partition(f"{where.dataset.path.name}/")[2]
     return sample.name
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from vitrail import explain
 from vitrail.errors import VitrailError
-from vitrail.serve.pictures import Pictures, Sample
+from vitrail.serve.pictures import ImageSet, Sample
 from vitrail.serve.views import Lens, View, Views
 from vitrail.serve.views import Request as Wanted
 
@@ -72,7 +72,7 @@ class Studio:
     memory and take as long."""
 
     def __init__(self, lenses: list[Lens], samples: list[Sample]):
-        self.lenses, self.pictures, self.views = lenses, Pictures(samples), Views()
+        self.lenses, self.pictures, self.views = lenses, ImageSet(samples), Views()
         self.positions: dict[tuple[int, int, int], np.ndarray] = {}
         self.thread = ThreadPoolExecutor(1, "model", initializer=leave_a_core)
         self.turn, self.waiting = asyncio.Lock(), 0

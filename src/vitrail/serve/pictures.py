@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data import open_image
-from vitrail.data.folders import first_below, look_into
 from vitrail.data.samples import PICTURES
+from vitrail.data.sources.folders import first_below, look_into
 from vitrail.errors import VitrailError
 from vitrail.explain.drawing import encoded
 
@@ -35,7 +35,7 @@ class Gone(Exception):
     """The picture has been forgotten; the page sends it again."""
 
 
-class Pictures:
+class ImageSet:
     """Files by the digest of their content, the oldest forgotten when they grow too many. Only the model's thread comes
     here."""
 

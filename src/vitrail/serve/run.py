@@ -15,7 +15,7 @@ from vitrail.errors import VitrailError, extra
 from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor, load
 from vitrail.serve.pictures import Sample, find_samples, offered
-from vitrail.train.record import read_record
+from vitrail.training.run_record import read_record
 from vitrail.weights.checkpoint import HEADER
 from vitrail.weights.files import read_source
 from vitrail.weights.shipped import AUTOENCODER, shipped

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.masks import IGNORE
+from vitrail.data.sources.masks import IGNORE
 from vitrail.models.detect import Detector, paste
 from vitrail.tasks.detect_pictures import colour
 from vitrail.tasks.segment_pictures import palette, shares

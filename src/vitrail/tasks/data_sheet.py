@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.data.boxes.samples import Boxed, BoxSource
 from vitrail.data.inspect.sheet import kind_of
-from vitrail.data.masks import MaskedSample, MaskSource
 from vitrail.data.samples import Sample, Source
+from vitrail.data.sources.boxes.samples import Boxed, BoxSource
+from vitrail.data.sources.masks import MaskedSample, MaskSource
 from vitrail.data.split import drawn
 from vitrail.errors import VitrailError
 from vitrail.tasks.detect_metrics import there

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.boxes.augment import BoxBatch
-from vitrail.data.boxes.outlines import to_runs
-from vitrail.data.boxes.samples import Boxed
-from vitrail.data.pictures import Pictures, Unreadable
-from vitrail.data.together import alike
+from vitrail.data.augment.boxes import BoxBatch
+from vitrail.data.image_set import ImageSet, Unreadable
+from vitrail.data.sources.boxes.outlines import to_runs
+from vitrail.data.sources.boxes.samples import Boxed
 from vitrail.errors import VitrailError
+from vitrail.inference.size_batches import alike
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.detect import frame_size, paste
 from vitrail.tasks.detect_metrics import Objects, Score, there
@@ -38,7 +38,7 @@ class Detect:
         return torch.stack([each.float() for each in losses.values()]).sum().expand(len(batch))
 
     def score(
-        self, model: nn.Module, pictures: Pictures, numbers: Sequence[int], pre: Preprocessing,
+        self, model: nn.Module, pictures: ImageSet, numbers: Sequence[int], pre: Preprocessing,
         dtype: torch.dtype = torch.float32, batch: int = 4,
     ) -> Score:  # fmt: skip
         """The model over pictures as they are; `Score.figures` says how good it is. Those that can't be read are left
@@ -49,7 +49,7 @@ class Detect:
         return score
 
     def answers(
-        self, model: nn.Module, pictures: Pictures, numbers: Sequence[int], pre: Preprocessing,
+        self, model: nn.Module, pictures: ImageSet, numbers: Sequence[int], pre: Preprocessing,
         dtype: torch.dtype = torch.float32, batch: int = 4,
     ) -> Iterator[tuple[int, Objects, Objects]]:  # fmt: skip
         """(number, what is there, what was found) of each picture that can be read, a few at a time."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.boxes.outlines import rasterise, to_runs
-from vitrail.data.boxes.samples import Boxed
+from vitrail.data.sources.boxes.outlines import rasterise, to_runs
+from vitrail.data.sources.boxes.samples import Boxed
 from vitrail.errors import VitrailError, extra
 from vitrail.tasks.bootstrap import percentiles, resampled
 

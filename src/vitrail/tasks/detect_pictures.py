@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.data.boxes.outlines import from_runs
+from vitrail.data.sources.boxes.outlines import from_runs
 from vitrail.tasks.detect_metrics import Objects
 from vitrail.tasks.pictured import font
 from vitrail.whole import whole

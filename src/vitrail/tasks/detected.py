@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitrail.data.boxes.outlines import from_runs
+from vitrail.data.sources.boxes.outlines import from_runs
 from vitrail.tasks.detect_metrics import Objects
 from vitrail.tasks.detect_pictures import draw
 from vitrail.tasks.pictured import png

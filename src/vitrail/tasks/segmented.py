@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.masks.joint import fitted_part
-from vitrail.data.pictures import as_pixels, default_workers, threaded
+from vitrail.data.augment.masks import fitted_part
+from vitrail.data.image_set import as_pixels, default_workers, threaded
 from vitrail.data.preprocess import fit_image
-from vitrail.data.together import LARGEST, alike
+from vitrail.inference.size_batches import LARGEST, alike
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.windows import window_labels
 from vitrail.tasks.pictured import png

@@ -14,11 +14,11 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decode import exif_orientation, identify
+from vitrail.data.image_set import default_workers, threaded
 from vitrail.data.inspect.faces import labelled_faces
 from vitrail.data.inspect.labels import Labelled, labelled
-from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample, Source
-from vitrail.data.spoof import Faces
+from vitrail.data.sources.faces import Faces
 from vitrail.errors import VitrailError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.boxes.samples import Boxed, BoxSource
-from vitrail.data.masks import MaskSource
 from vitrail.data.samples import Source
+from vitrail.data.sources.boxes.samples import Boxed, BoxSource
+from vitrail.data.sources.masks import MaskSource
 
 # The titles under which an inspection lists what a source of boxes has found.
 BOX_TROUBLES = {

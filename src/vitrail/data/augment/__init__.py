@@ -1,0 +1,1 @@
+"""What changes a training image at random: crops, RandAugment, mixing, and masks and boxes that move along."""

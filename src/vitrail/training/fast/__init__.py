@@ -1,0 +1,1 @@
+"""What makes the same steps faster on a GPU: recorded steps, streams, numbers read late."""

@@ -1,0 +1,77 @@
+"""The autoencoder that pre-training starts from: a ViT of the catalog, or one that was pre-trained before."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from vitrail.data.samples import plural
+from vitrail.errors import VitrailError
+from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, build, resolve
+from vitrail.models.catalog import model_settings
+from vitrail.models.mae import decoder_for, visible_patches
+from vitrail.training.pretrain.recipe import PretrainRecipe
+from vitrail.training.start import Start, check_asked, suited
+from vitrail.weights import model_from, read_checkpoint
+from vitrail.weights.shipped import AUTOENCODER, check_architecture
+
+
+def start_autoencoder(recipe: PretrainRecipe, largest: int, gpu: bool) -> Start:
+    """`largest` is the larger side of a typical picture: small pictures get small patches, and so do small sizes."""
+    check_architecture(recipe.model, AUTOENCODER)
+    asked = {"mask_ratio": recipe.mask_ratio, "norm_pix": recipe.norm_pix}
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if recipe.image_size is not None:
+        changes["image_size"] = (recipe.image_size, recipe.image_size)
+    if recipe.weights == "none":
+        name = recipe.model or suited(recipe.image_size or largest, gpu, plain=True)
+        if name.startswith("tv:"):
+            raise VitrailError(f"{name} is a convolutional network, which has no patches to leave out: use a ViT.")
+        entry = resolve(name)[0]
+        settings = mae_settings(model_settings(name), name, **changes)
+        model, pre = build(settings), entry.preprocessing.suited(settings)
+        name, why = _named(entry.name), f"{_named(entry.name)} from scratch, to be taught by its own pictures."
+    else:
+        checkpoint = read_checkpoint(recipe.weights, recipe.model)
+        if not isinstance(checkpoint.settings, MAESettings):
+            raise VitrailError(f"{recipe.weights} is no masked autoencoder; --weights of pretrain continues one.")
+        if recipe.model is not None:
+            check_asked(recipe.model, checkpoint, recipe.weights)
+        model = model_from(checkpoint, **changes).train()
+        pre = model.preprocessing  # type: ignore[assignment]
+        name, why = checkpoint.name or "mae", f"Goes on from {checkpoint.name or 'the model'} in {recipe.weights}."
+    _check_masks(model.settings)  # type: ignore[arg-type]
+    pre = replace(pre, fit=recipe.fit or ("crop" if pre.fit == "native" else pre.fit))
+    model.preprocessing = pre  # type: ignore[assignment]
+    return Start(model, pre, name, recipe.weights != "none", why, pictures=largest)
+
+
+def mae_settings(settings: Settings, name: str, **changes: Any) -> MAESettings:
+    """A ViT's settings as those of a masked autoencoder: no head, the paper's positions, a decoder that suits."""
+    if isinstance(settings, SwinSettings) or not isinstance(settings, ViTSettings):
+        raise VitrailError(
+            f"{name} can't be pre-trained by masking: three quarters of its patches are left out, and only a ViT does "
+            "without them; use one such as vit_s16."
+        )
+    if settings.distillation_token:
+        raise VitrailError(f"{name} has a distillation token, which nobody would teach here: use the plain model.")
+    if not isinstance(settings, MAESettings):
+        taken: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(ViTSettings)}
+        taken |= {"num_classes": 0, "head": "linear", "norm_after_pool": False, "drop_path": 0.0}
+        taken["pool"] = "token" if settings.class_token else "mean"
+        if settings.position == "learned":
+            taken["position"] = "sincos"
+        settings = MAESettings(**(taken | decoder_for(settings.width, settings.depth)))
+    return replace(settings, **changes)
+
+
+def _named(name: str) -> str:
+    return name if name.startswith("mae_") else f"mae_{name}"
+
+
+def _check_masks(settings: MAESettings) -> None:
+    patches = settings.grid[0] * settings.grid[1]
+    if visible_patches(patches, settings.mask_ratio) == patches:
+        raise VitrailError(
+            f"Images of {settings.image_size[0]} pixels are {plural(patches, 'patch', 'patches')} of "
+            f"{settings.patch_size[0]}, too few to hide {settings.mask_ratio:.0%} of them: use a larger --image-size, "
+            "or a --model with smaller patches."
+        )

@@ -1,0 +1,167 @@
+"""The end of fine-tuning: how far to go from the linear classifier, and once more on all images."""
+
+import csv
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import vitrail
+from tests.odd_files import photograph
+from tests.training.support import Command, differences, make_folder, small_options
+from vitrail.console import View
+from vitrail.evaluate import _places_in_training
+from vitrail.training import job, words
+from vitrail.training.interpolation import SHARES, best_share, between
+from vitrail.weights import read_checkpoint
+
+OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0.2, "augment": "light", "seed": 2}
+
+
+def one_weight(value: float) -> dict[str, torch.Tensor]:
+    return {"weight": torch.tensor([[value]])}
+
+
+@pytest.mark.parametrize(("place", "share"), [(0.5, 0.5), (0.2, 0.25), (9.0, 1.0), (-9.0, 0.0)])
+def test_the_share_with_the_best_score_is_taken(place, share):
+    model = nn.Linear(1, 1, bias=False)
+    found = best_share(model, one_weight(0.0), one_weight(1.0), lambda m: -abs(m.weight.item() - place))
+    assert (found, model.weight.item()) == (share, share)
+
+
+def test_of_equals_the_one_nearest_to_the_start_is_taken():
+    model = nn.Linear(1, 1, bias=False)
+    assert best_share(model, one_weight(0.0), one_weight(1.0), lambda m: min(m.weight.item(), 0.5)) == 0.5
+    assert best_share(model, one_weight(0.0), one_weight(1.0), lambda m: 0.9) == 0.0
+
+
+def test_what_is_no_fraction_is_not_interpolated():
+    first, last = {"a": torch.zeros(1), "n": torch.tensor(1)}, {"a": torch.ones(1), "n": torch.tensor(4)}
+    assert between(first, last, 0.25)["a"].item() == 0.25
+    assert between(first, last, 0.25)["n"].item() == 4
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Classes of close hues: frozen features are not enough, and tuning helps."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number in range(160):
+        index = number % 4
+        path = folder / f"class {index}" / f"{number:03d}.png"
+        path.parent.mkdir(exist_ok=True)
+        photograph(number, 12, 15, hue=index / 24).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    other = make_folder(tmp_path_factory.mktemp("others"), count=40, classes=2, start=200)
+    folder = tmp_path_factory.mktemp("base") / "run"
+    vitrail.train(other, **small_options(epochs=2, out=folder))
+    return folder / "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def run(data, weights, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned") / "run"
+    vitrail.train(data, **tuning(weights), out=folder)
+    return folder
+
+
+def tuning(weights: Path) -> dict:
+    return {"weights": str(weights), "device": "cpu", "workers": 0, "cache": "memory", **OPTIONS}
+
+
+def test_the_weights_kept_are_those_of_a_run_on_all_images(run, data, weights, tmp_path):
+    """Built by hand: the same images in the same order as a table, none held out; then the share of the way."""
+    about = read_checkpoint(run / "model.safetensors").about
+    share = about["metrics"]["share"]
+    assert share in SHARES[1:] and about["finished"]
+    table = tmp_path / "all.csv"
+    with (run / "split.csv").open() as file, table.open("w", newline="") as out:
+        rows = list(csv.DictReader(file))
+        writer = csv.writer(out)
+        writer.writerow(["path", "label"])
+        for split in ("train", "val"):
+            writer.writerows([data / row["path"], row["label"]] for row in rows if row["split"] == split)
+    same = {**tuning(weights), "val": 0.0, "refit": "off"}
+    vitrail.train(table, **{**same, "tune": "probe", "drop_path": 0.0}, out=tmp_path / "linear")
+    vitrail.train(table, **same, out=tmp_path / "tuned")
+    first, last = (load_file(tmp_path / name / "model.safetensors") for name in ("linear", "tuned"))
+    kept = load_file(run / "model.safetensors")
+    for name, value in between(first, last, share).items():
+        assert torch.equal(kept[name], value), name
+
+
+def test_nothing_of_the_way_there_is_left(run):
+    assert not (run / "again").exists() and not (run / "start.safetensors").exists()
+    assert "on all 160 with what validation had chosen" in (run / "report.html").read_text()
+
+
+def test_the_time_left_counts_the_second_time_and_a_long_run_is_told_of_once(
+    data, weights, tmp_path, monkeypatch, capsys
+):
+    shown = []
+    monkeypatch.setattr(View, "step", lambda view, now: shown.append(now))
+    monkeypatch.setattr(words, "LONG", 0.0)
+    vitrail.train(data, **tuning(weights), out=tmp_path / "run")
+    ends = [now for now in shown if now.step == now.steps]
+    assert [now.epoch for now in ends] == [1, 2, 3, 4, 1, 2, 3, 4]
+    end = ends[3]  # of the first time, after which all 160 are learned from, as often
+    assert end.seconds_left == pytest.approx(4 * 160 / end.images_per_second, rel=1e-6)
+    assert ends[-1].seconds_left == 0
+    said = capsys.readouterr().out
+    assert (
+        len(re.findall("This takes about .*; --tune probe would stop at the linear classifier, and fewer", said)) == 1
+    )
+
+
+def test_a_run_killed_while_it_learns_from_all_images_ends_with_the_same_bits(run, data, weights, tmp_path):
+    folder, log = tmp_path / "run", tmp_path / "log"
+    options = [word for name, value in tuning(weights).items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    step = "vitrail.training.trainer.Trainer._step"
+    for at in (
+        (step, 4 * 8 + 5, signal.SIGKILL),  # in the first epoch of the second time
+        (step, 12, signal.SIGKILL),  # in the second, after a resumption
+        ("vitrail.training.job.write_report", 1, signal.SIGKILL),
+        ("vitrail.weights.save.save_file", 1, signal.SIGKILL),  # the last file
+    ):
+        resume = ["--resume"] if folder.exists() else []
+        command = Command("train", data, *options, "--out", folder, *resume, log=log, at=at)
+        assert command.wait() == -signal.SIGKILL, command.said
+        assert (folder / "again" / "last.pt").exists()
+        assert set(_places_in_training(folder).values()) == {"train", "val"}  # its weights have not learned from val
+    command = Command("train", "--out", folder, "--resume", log=log)
+    assert command.wait() == 0, command.said
+    assert differences(run, folder) == []
+    assert set(_places_in_training(folder).values()) == {"train", "again"}
+    again = Command("train", "--out", folder, "--resume", log=log)
+    assert again.wait() == 0 and "finished already" in again.said
+
+
+def test_images_held_out_by_the_user_are_not_learned_from(data, weights, tmp_path):
+    root = tmp_path / "data"
+    make_folder(root / "train", count=40, classes=2)
+    make_folder(root / "val", count=12, classes=2, start=100)
+    vitrail.train(root, **{**tuning(weights), "epochs": 1}, out=tmp_path / "run")
+    assert "with what validation had chosen" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(tmp_path, monkeypatch, capsys):
+    """Then only the head is solved for again, on all images that can be read, and no matrix is left for Muon."""
+    data = make_folder(tmp_path / "data", count=36)
+    base = vitrail.train(data, **small_options(epochs=1, batch_size=8), out=tmp_path / "base")
+    monkeypatch.setattr(job, "best_share", lambda *_: 0.0)
+    options = small_options(weights=base, optimizer="muon", epochs=1, batch_size=8, refit="on")
+    (data / "class 0" / "empty.png").touch()
+    run = vitrail.train(data, **options, out=tmp_path / "run")
+    said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Kept: the linear classifier on frozen features: on the validation images tuning was no better" in said
+    assert "Kept: the linear classifier on frozen features" in report and "upright line is epoch" not in report
+    assert "Once more, on all 36 images" in said and "then on all 36 with" in report
+    about = vitrail.load(run).about["metrics"]
+    assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about
