@@ -31,10 +31,10 @@ from record import keep
 
 import vitrail
 from vitrail.data.split import divide
-from vitrail.tasks.detect_metrics import there
-from vitrail.tasks.detect_pictures import draw
+from vitrail.tasks.detect.metrics import there
+from vitrail.tasks.detect.drawing import draw
 from vitrail.tasks.pictured import font
-from vitrail.tasks.segment_pictures import coloured, palette
+from vitrail.tasks.segment.drawing import coloured, palette
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {
     "segment": {

@@ -24,10 +24,10 @@ from vitrail.inference.forward import Forward
 from vitrail.inference.precision import choose_precision
 from vitrail.models import Preprocessing
 from vitrail.models.detect import Detector, Frame
-from vitrail.tasks.detect import Detect, find
-from vitrail.tasks.segment import Segment
-from vitrail.tasks.segment_pictures import palette
-from vitrail.tasks.segmented import pixel_classes
+from vitrail.tasks.detect.objective import Detect, find
+from vitrail.tasks.segment.objective import Segment
+from vitrail.tasks.segment.drawing import palette
+from vitrail.tasks.segment.results import pixel_classes
 from vitrail.training.config import Recipe
 from vitrail.training.dense.finish import measure_boxes, measure_masks, spread
 from vitrail.training.dense.loop import DenseTrainer

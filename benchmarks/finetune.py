@@ -27,7 +27,7 @@ from record import keep
 
 import vitrail
 from vitrail.data.sources.classification import open_source
-from vitrail.tasks.probe import solve_probe
+from vitrail.tasks.linear_probe import solve_probe
 
 LIBRARIES = ("vitrail", "timm")
 

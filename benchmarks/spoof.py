@@ -39,7 +39,7 @@ from record import keep
 import vitrail
 from vitrail.data.sources.faces import MARGIN, open_faces, write_faces
 from vitrail.models.tuning import learns
-from vitrail.tasks.spoof_metrics import Scored, attack_scores
+from vitrail.tasks.spoof.metrics import Scored, attack_scores
 from vitrail.training.run_record import versions
 from vitrail.training.spoof import scored_faces
 

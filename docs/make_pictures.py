@@ -22,7 +22,7 @@ import vitrail
 from vitrail.data import fit_image, to_tensor
 from vitrail.explain import reconstruct
 from vitrail.explain.colours import component_colours, principal_components
-from vitrail.tasks.reconstruct import sheet
+from vitrail.tasks.reconstruct.objective import sheet
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 import vitrail
 from vitrail.data.samples import Source
-from vitrail.evaluate import class_indices
+from vitrail.tasks.scoring import class_indices
 
 CLASSES = ["dark", "light", "red"]
 

@@ -12,7 +12,7 @@ from tests.dense_models import detector, seeing_colours, segmenter
 from vitrail import VitrailError, load
 from vitrail.data import fit_image
 from vitrail.predict import Predictor
-from vitrail.tasks.segmented import enlarged_classes, pixel_classes
+from vitrail.tasks.segment.results import enlarged_classes, pixel_classes
 
 
 def picture(height: int, width: int, left: int) -> Image.Image:
@@ -47,13 +47,13 @@ def test_classes_are_enlarged_in_bands_as_at_once(monkeypatch: pytest.MonkeyPatc
     logits = torch.randn(5, 13, 17)
     whole = torch.nn.functional.interpolate(logits[None], (101, 67), mode="bilinear")[0].argmax(dim=0).numpy()
     assert (enlarged_classes(logits, (101, 67)) == whole).mean() > 0.999
-    monkeypatch.setattr("vitrail.tasks.segmented.ENLARGED", 5 * 67 * 7)  # seven rows at a time
+    monkeypatch.setattr("vitrail.tasks.segment.results.ENLARGED", 5 * 67 * 7)  # seven rows at a time
     assert (enlarged_classes(logits, (101, 67)) == whole).mean() > 0.999
 
 
 def test_a_native_picture_beyond_the_limit_goes_by_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.tasks.segmented.LARGEST", 40 * 60)
-    monkeypatch.setattr("vitrail.tasks.segmented.WINDOW", 32)
+    monkeypatch.setattr("vitrail.tasks.segment.results.LARGEST", 40 * 60)
+    monkeypatch.setattr("vitrail.tasks.segment.results.WINDOW", 32)
     model, sizes = segmenter(2), []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape[2:])))
     pre = replace(model.preprocessing, fit="native")

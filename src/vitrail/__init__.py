@@ -6,12 +6,11 @@ from vitrail.errors import VitrailError
 from vitrail.lazy import lazily
 
 if TYPE_CHECKING:
-    from vitrail.evaluate import evaluate
+    from vitrail.evaluation import evaluate
     from vitrail.export import export
     from vitrail.models import capture, create_model, list_models
     from vitrail.predict import Predictor, load
-    from vitrail.training.pretrain.run import pretrain
-    from vitrail.training.run import Run, train
+    from vitrail.training.run import Run, pretrain, train
     from vitrail.weights import load_weights, save_weights
 
 __version__ = "0.2.1"
@@ -34,12 +33,11 @@ __all__ = [
 lazily(
     __name__,
     {
-        "vitrail.evaluate": ("evaluate",),
+        "vitrail.evaluation": ("evaluate",),
         "vitrail.export": ("export",),
         "vitrail.models": ("capture", "create_model", "list_models"),
         "vitrail.predict": ("Predictor", "load"),
-        "vitrail.training.pretrain.run": ("pretrain",),
-        "vitrail.training.run": ("Run", "train"),
+        "vitrail.training.run": ("Run", "pretrain", "train"),
         "vitrail.weights": ("load_weights", "save_weights"),
     },
 )

@@ -2,10 +2,17 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class VitrailError(Exception):
-    """One sentence: what was found, what was expected, what to do; the command line prints it and exits with 2."""
+    """One sentence for a person: what was found, what was expected, what to do. For a program a short `code`, where one
+    has to tell such errors apart, and `fields` with the values. The command line prints the sentence and exits with 2.
+    """
+
+    def __init__(self, sentence: str = "", code: str = "", **fields: Any):
+        super().__init__(sentence)
+        self.code, self.fields = code, fields
 
 
 def extra(name: str) -> str:

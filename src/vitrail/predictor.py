@@ -18,7 +18,7 @@ from vitrail.inference.size_batches import in_batches
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.dense import DetectorSettings, SegmenterSettings
 from vitrail.picture_model import Function, Outcome, PictureModel, check_views, collected, rows
-from vitrail.tasks.spoof_metrics import attack_scores
+from vitrail.tasks.spoof.metrics import attack_scores
 from vitrail.weights import save_weights
 from vitrail.weights.adapter_file import Adapters
 from vitrail.weights.onnx import OnnxModel
@@ -26,8 +26,8 @@ from vitrail.weights.published import imagenet_labels
 
 if TYPE_CHECKING:
     from vitrail.explain import Explanation
-    from vitrail.tasks.detected import Detections
-    from vitrail.tasks.segmented import Segmentation
+    from vitrail.tasks.detect.results import Detections
+    from vitrail.tasks.segment.results import Segmentation
 
 USE = {"classify": "predict", "segment": "segment", "detect": "detect"}
 
@@ -193,8 +193,8 @@ class Predictor(PictureModel):
         self, images: Iterable[Any], window: int | None = None, overlap: float = 0.25, batch_size: int = 32
     ) -> "Iterator[Segmentation]":
         """The same of many pictures, in order and as they come; those of one size go through the model together."""
-        from vitrail.tasks.segment_pictures import palette
-        from vitrail.tasks.segmented import Segmentation, pixel_classes
+        from vitrail.tasks.segment.drawing import palette
+        from vitrail.tasks.segment.results import Segmentation, pixel_classes
 
         self._refuse_others("segment")
         colours = palette(len(self.labels), self.about.get("colours"))
@@ -216,8 +216,8 @@ class Predictor(PictureModel):
         self, images: Iterable[Any], threshold: float | None = None, batch_size: int = 32
     ) -> "Iterator[Detections]":
         """The same of many pictures, in order and as they come; those of one size go through the model together."""
-        from vitrail.tasks.detect import find_alike
-        from vitrail.tasks.detected import Detections
+        from vitrail.tasks.detect.objective import find_alike
+        from vitrail.tasks.detect.results import Detections
 
         self._refuse_others("detect")
         least = self.about.get("threshold", 0.5) if threshold is None else threshold

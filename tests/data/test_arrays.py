@@ -141,7 +141,7 @@ def test_an_array_moves_onto_a_device_whole(saved):
     samples = open_source(path).splits["train"][::-1]
     loader = Loader(shrunk(samples, Preprocessing(size=(12, 12), crop=1.0)), torch.device("cpu"), workers=0)
     assert not loader.move_in(np.arange(18)) and loader.resident is None
-    store = loader.pictures.store
+    store = loader.images.store
     assert not loader._move_array(store, room=18 * 12 * 12 * 3 - 1) and loader._move_array(store, room=18 * 12 * 12 * 3)
     (numbers, canvas), = loader.batches([np.array([3, 0, 17])])  # fmt: skip
     assert numbers.tolist() == [3, 0, 17] and canvas.sizes.tolist() == [[12, 12]] * 3

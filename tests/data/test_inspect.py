@@ -19,7 +19,7 @@ from vitrail.data.inspect.sheet import picture
 from vitrail.data.sources.classification import open_source
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
-from vitrail.training.start import start_model
+from vitrail.tasks.backbones import start_model
 
 
 @pytest.fixture(autouse=True)

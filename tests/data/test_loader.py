@@ -13,7 +13,7 @@ from vitrail.data.loader import Loader, epoch_order, occurrences
 from vitrail.data.samples import Item, Sample
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing
-from vitrail.tasks.classify import sampling_weights
+from vitrail.tasks.classify.objective import sampling_weights
 
 CPU = torch.device("cpu")
 

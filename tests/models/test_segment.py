@@ -15,7 +15,7 @@ from torch import nn
 from vitrail import VitrailError, create_model
 from vitrail.models.segment import Segmenter, SegmenterSettings, enlarged
 from vitrail.models.windows import bands, window_labels
-from vitrail.tasks.segment import Segment
+from vitrail.tasks.segment.objective import Segment
 
 VIT = {"depth": 4, "width": 48, "heads": 3}
 SWIN = {"width": 24, "depths": (1, 1, 1, 1), "heads": (1, 2, 2, 2)}

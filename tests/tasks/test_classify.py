@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
+from vitrail.tasks.classify.objective import Classify, balancing_weights, sampling_weights
 
 NAMES = ["a", "b", "c"]
 

@@ -17,9 +17,9 @@ from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.boxes.outlines import to_runs
 from vitrail.models.dense import DETECT_HEADS
 from vitrail.models.detect import Detector
-from vitrail.tasks.detect import Detect, find
-from vitrail.tasks.detect_metrics import Objects, Score, matched, overlaps, picture_f1, there
-from vitrail.tasks.detect_pictures import Answer, beside, coco_results, colour, draw, write_coco
+from vitrail.tasks.detect.objective import Detect, find
+from vitrail.tasks.detect.metrics import Objects, Score, matched, overlaps, image_f1, there
+from vitrail.tasks.detect.drawing import Answer, beside, coco_results, colour, draw, write_coco
 
 
 def objects(*rows, scores=None, ignored=None) -> Objects:
@@ -103,7 +103,7 @@ def random_score(pictures: int = 30, classes: int = 3) -> Score:
 
 
 def test_figures_are_those_that_pycocotools_sums_up():
-    from vitrail.tasks.detect_metrics import _evaluated
+    from vitrail.tasks.detect.metrics import _evaluated
 
     score = random_score()
     tool = _evaluated(score.truth, score.found, 3, "bbox")
@@ -150,10 +150,10 @@ def test_overlaps_and_matches_by_hand():
     found = objects((0, 0, 0, 10, 10), (0, 0, 0, 10, 9), (0, 20, 20, 30, 30), scores=[0.8, 0.9, 0.7])
     known, right = matched(truth, found)
     assert known.tolist() == [True, False] and right.tolist() == [False, True, False]
-    assert picture_f1(truth, found) == pytest.approx(2 / 5)
-    assert picture_f1(objects(), objects()) == 1 and picture_f1(objects(), found) == 0
+    assert image_f1(truth, found) == pytest.approx(2 / 5)
+    assert image_f1(objects(), objects()) == 1 and image_f1(objects(), found) == 0
     ignored = objects((0, 0, 0, 10, 10), ignored=[True])
-    assert picture_f1(ignored, objects((0, 0, 0, 10, 10))) == 1
+    assert image_f1(ignored, objects((0, 0, 0, 10, 10))) == 1
 
 
 # -- learning -------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_every_head_learns_four_pictures_by_heart(head, tmp_path):
         assert found["mask_map50"] > 0.95
     threshold = task.score(model, pictures, range(4), pre).best_threshold()
     seen = find(model, [pictures[i] for i in range(4)], pre)
-    each = [picture_f1(there(s, (side, side)), o, threshold) for s, o in zip(samples, seen, strict=True)]
+    each = [image_f1(there(s, (side, side)), o, threshold) for s, o in zip(samples, seen, strict=True)]
     assert np.mean(each) > 0.6  # map50 forgives boxes that are too many, as long as they are less sure
 
 

@@ -9,7 +9,7 @@ from sklearn import metrics as sk
 
 from vitrail.errors import VitrailError
 from vitrail.tasks.bootstrap import bootstrap, wilson
-from vitrail.tasks.metrics import (
+from vitrail.tasks.classify.metrics import (
     auroc,
     average_precision,
     best_thresholds,

@@ -7,7 +7,7 @@ import torch
 
 from vitrail import VitrailError
 from vitrail.tasks import probe as module
-from vitrail.tasks.probe import nearest_neighbours, quick_probe, solve_probe
+from vitrail.tasks.linear_probe import nearest_neighbours, quick_probe, solve_probe
 
 
 def features(count: int = 600, width: int = 20, classes: int = 5, spread: float = 1.5, seed: int = 0):

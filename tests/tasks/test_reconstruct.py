@@ -7,7 +7,7 @@ import torch
 from tests.models.restatements import image, randomised
 from vitrail.explain import reconstruct
 from vitrail.models.mae import MaskedAutoencoder, decoder_for
-from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet, strip
+from vitrail.tasks.reconstruct.objective import Expected, Reconstruct, sheet, strip
 
 TINY = {
     "image_size": (16, 24), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "decoder_width": 12,

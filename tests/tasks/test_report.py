@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from vitrail.errors import VitrailError
-from vitrail.tasks import metrics, report_page
+from vitrail.tasks.classify import metrics, report_page
 from vitrail.tasks.charts import Series, heat_map, line_chart, nice_ticks, number, percent
 from vitrail.tasks.report import (
     DataProblems,

@@ -11,8 +11,8 @@ from PIL import Image
 
 from vitrail.data.sources.masks import IGNORE
 from vitrail.errors import VitrailError
-from vitrail.tasks.segment import Segment, accuracy, balancing_weights, boundary_f1, confusion, iou, miou
-from vitrail.tasks.segment_pictures import (
+from vitrail.tasks.segment.objective import Segment, accuracy, balancing_weights, boundary_f1, confusion, iou, miou
+from vitrail.tasks.segment.drawing import (
     case,
     coloured,
     legend,

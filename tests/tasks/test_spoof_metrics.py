@@ -9,9 +9,9 @@ import torch
 from vitrail.tasks.charts import THIN
 from vitrail.tasks.report import ReportContent
 from vitrail.tasks.report_page import page
-from vitrail.tasks.spoof import Spoof, even_weights
-from vitrail.tasks.spoof_metrics import Scored, attack_scores
-from vitrail.tasks.spoof_page import shown, spoof_content
+from vitrail.tasks.spoof.objective import Spoof, even_weights
+from vitrail.tasks.spoof.metrics import Scored, attack_scores
+from vitrail.tasks.spoof.page import shown, spoof_content
 
 # Four live faces, three prints, two replays; from 0.5 on it is called an attack.
 SCORES = [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.9, 0.35, 0.45]

@@ -21,7 +21,7 @@ from vitrail.data.samples import Item, Sample
 from vitrail.data.subset import Subset, read_subset
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
-from vitrail.tasks.classify import Classify
+from vitrail.tasks.classify.objective import Classify
 from vitrail.training.trainer import Settings, Trainer
 
 TIMING = ("seconds", "images_per_second", "data_wait")

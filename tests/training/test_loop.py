@@ -14,7 +14,7 @@ from vitrail import VitrailError
 from vitrail.data.augment.crop import Canvas
 from vitrail.data.augment.mixing import mix
 from vitrail.models import create_model
-from vitrail.tasks.classify import Classify
+from vitrail.tasks.classify.objective import Classify
 from vitrail.training import batches, job, loop
 from vitrail.training.plan import policy_of
 
@@ -129,7 +129,7 @@ def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_sam
     def weights(resident):
         images = make_images(72)
         if resident:
-            pictures = [images.loader.pictures[number] for number in range(72)]
+            pictures = [images.loader.images[number] for number in range(72)]
             images.loader.resident = Canvas(torch.stack(pictures), np.full((72, 2), pictures[0].shape[-1]))
         torch.manual_seed(1)
         model = create_model("vit_nano2", depth=2, num_classes=4)
@@ -145,7 +145,7 @@ def test_pictures_on_the_device_are_changed_many_steps_at_once_and_train_the_sam
 
 def test_the_first_pictures_of_an_epoch_are_made_while_the_one_before_is_validated(monkeypatch):
     images = make_images(64)
-    pictures = torch.stack([images.loader.pictures[number] for number in range(64)])
+    pictures = torch.stack([images.loader.images[number] for number in range(64)])
     images.loader.resident = Canvas(pictures, np.full((64, 2), pictures.shape[-1]))
     monkeypatch.setattr(batches, "values_at_once", lambda device: 2 * 8 * 3 * 8 * 8)
     begun = []
@@ -165,7 +165,7 @@ def test_the_first_pictures_of_an_epoch_are_made_while_the_one_before_is_validat
 def test_where_memory_runs_out_fewer_pictures_are_changed_at_once_and_train_the_same(monkeypatch, fails, left):
     def train(room):
         images, notes = make_images(72), []
-        pictures = torch.stack([images.loader.pictures[number] for number in range(72)])
+        pictures = torch.stack([images.loader.images[number] for number in range(72)])
         images.loader.resident = Canvas(pictures, np.full((72, 2), pictures.shape[-1]))
         monkeypatch.setattr(batches, "values_at_once", lambda device: room * 8 * 3 * 8 * 8)
         torch.manual_seed(1)

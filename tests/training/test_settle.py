@@ -14,9 +14,9 @@ import vitrail
 from tests.odd_files import photograph
 from tests.training.support import Command, differences, make_folder, small_options
 from vitrail.console import View
-from vitrail.evaluate import _places_in_training
+from vitrail.tasks.scoring import places_in_training
 from vitrail.training import job, words
-from vitrail.training.interpolation import SHARES, best_share, between
+from vitrail.models.interpolation import SHARES, best_share, between
 from vitrail.weights import read_checkpoint
 
 OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0.2, "augment": "light", "seed": 2}
@@ -134,11 +134,11 @@ def test_a_run_killed_while_it_learns_from_all_images_ends_with_the_same_bits(ru
         command = Command("train", data, *options, "--out", folder, *resume, log=log, at=at)
         assert command.wait() == -signal.SIGKILL, command.said
         assert (folder / "again" / "last.pt").exists()
-        assert set(_places_in_training(folder).values()) == {"train", "val"}  # its weights have not learned from val
+        assert set(places_in_training(folder).values()) == {"train", "val"}  # its weights have not learned from val
     command = Command("train", "--out", folder, "--resume", log=log)
     assert command.wait() == 0, command.said
     assert differences(run, folder) == []
-    assert set(_places_in_training(folder).values()) == {"train", "again"}
+    assert set(places_in_training(folder).values()) == {"train", "again"}
     again = Command("train", "--out", folder, "--resume", log=log)
     assert again.wait() == 0 and "finished already" in again.said
 

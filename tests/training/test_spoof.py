@@ -14,7 +14,7 @@ import vitrail
 from tests.training.support import SMALL, Command, differences, small_options
 from vitrail.data.sources.faces import open_faces
 from vitrail.errors import VitrailError
-from vitrail.tasks.spoof_metrics import attack_scores
+from vitrail.tasks.spoof.metrics import attack_scores
 from vitrail.training.config import Recipe
 from vitrail.training.plan import Facts, fill, policy_of
 from vitrail.training.spoof import scored_faces

@@ -27,7 +27,7 @@ from vitrail.models import Preprocessing, create_model
 from vitrail.training.config import Recipe
 from vitrail.training.job import Job
 from vitrail.training.plan import Facts, fill, policy_of
-from vitrail.training.start import check_asked, start_model, suited
+from vitrail.tasks.backbones import check_asked, start_model, suited
 from vitrail.training.trainer import Trainer
 from vitrail.weights import read_checkpoint, save_weights
 

@@ -18,7 +18,7 @@ from vitrail.models import VisionTransformer, create_model
 from vitrail.models.tuning import PARTS, is_part, learns, tune
 from vitrail.training.config import Recipe
 from vitrail.training.plan import Facts, fill, fine_tuning_rate
-from vitrail.training.tuning_cost import cost_of
+from vitrail.tasks.tuning_cost import cost_of
 from vitrail.weights import save_weights
 
 CHEAP = ("adapter", "lora", "prompt", "bias")

@@ -74,6 +74,9 @@ def _run(arguments: list[str]) -> Any:
         raise VitrailError(f"There is no command {verb!r}; there are {', '.join(VERBS)}.{nearest(verb, VERBS)}")
     if verb == "data" and rest and not rest[0].startswith("-") and rest[0] != "inspect":
         raise VitrailError(f"There is no command 'data {rest[0]}'; there is `vitrail data inspect`.")
+    module = importlib.import_module(f"vitrail.cli.{verb}")
+    if hasattr(module, "command"):  # whose options depend on the arguments
+        return module.command(rest, registry())
     return tyro.cli(_verb(verb), prog=f"vitrail {verb}", args=rest, registry=registry())
 
 

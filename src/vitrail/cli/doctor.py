@@ -36,11 +36,11 @@ def doctor(
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import writing
-    from vitrail.data.existence import check_exists
+    from vitrail.data.existence import ANY, check_exists
     from vitrail.weights.shipped import default_model
 
     if data is not None:
-        check_exists(data, task="")
+        check_exists(data, ANY)
     from vitrail.doctor import diagnose  # brings torch
 
     with writing(json) as file:

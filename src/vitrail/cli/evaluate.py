@@ -78,9 +78,9 @@ def evaluate(
     """
     import vitrail
     from vitrail.cli.pictures import needed, report_skipped, writing
-    from vitrail.data.existence import check_exists
+    from vitrail.data.existence import ANY, check_exists
 
-    check_exists(data, task="")
+    check_exists(data, ANY)
     from vitrail.console import View  # brings torch
 
     model, view = needed(model), View()

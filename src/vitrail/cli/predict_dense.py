@@ -42,7 +42,7 @@ def predict_dense(
 
 
 def _segment(labels: list[str], answers: Iterator[Answered], file: IO[str] | None) -> None:
-    from vitrail.tasks.segment_pictures import summary
+    from vitrail.tasks.segment.drawing import summary
 
     rows = []
     try:
@@ -60,7 +60,7 @@ def _segment(labels: list[str], answers: Iterator[Answered], file: IO[str] | Non
 
 
 def _detect(predictor: "Predictor", every: Iterator[Answered], out: Path | None, file: IO[str] | None) -> None:
-    from vitrail.tasks.detect_pictures import Answer, coco_results, write_coco
+    from vitrail.tasks.detect.drawing import Answer, coco_results, write_coco
 
     answers, ids = [], predictor.about.get("category_ids")
     try:

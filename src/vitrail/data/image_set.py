@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,45 +38,81 @@ WORTH = 0.7  # what would not shrink below this is kept as it is: the time count
 
 
 class Unreadable(VitrailError):
-    """A picture that can't be had; anything else that goes wrong, such as a full disk, is no fault of the picture."""
+    """An image that can't be had; anything else that goes wrong, such as a full disk, is no fault of the image."""
+
+
+@dataclass
+class MapReader:
+    """Where the map of a sample comes from, for tasks that have one per image: see `maps`."""
+
+    read: Callable[[Sample, tuple[int, ...]], np.ndarray]  # for an image of this shape: [h, w]
+    dtype: np.dtype
+    store: Store | None = None
+
+    def get(self, number: int) -> np.ndarray | None:
+        found = self.store.get(number) if self.store else None  # as bytes, [h, w, bytes of a value]
+        return None if found is None else np.ascontiguousarray(found).view(self.dtype)[..., 0]
+
+    def put(self, number: int, values: np.ndarray) -> np.ndarray:
+        values = np.ascontiguousarray(values, dtype=self.dtype)
+        if self.store:
+            self.store.put(number, values[..., None].view(np.uint8))
+        return values
+
+
+class WithMaps(NamedTuple):
+    """Images of a batch, and the map of each."""
+
+    images: Any  # list of [C, h, w], or a Canvas
+    maps: Any  # list of [h, w], or one tensor [B, largest height, largest width]
 
 
 @dataclass
 class ImageSet:
-    """`pictures[i]` is the image of sample i, uint8 [C, h, w]; a view into the store where there is one."""
+    """`images[i]` is the image of sample i, uint8 [C, h, w]; a view into the store where there is one."""
 
     samples: list[Sample]
     prepare: Callable[[Sample], np.ndarray]  # uint8 [h, w, C]
     store: Store | None = None
     bad: dict[int, str] = field(default_factory=dict)  # number → why it can't be read, as far as is known
+    maps: MapReader | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, number: int) -> Tensor:
-        pixels = self.store.get(number) if self.store else None
+        return self.pair(number)[0]
+
+    def pair(self, number: int) -> tuple[Tensor, Tensor | None]:
+        """The image, and its map [h, w] where the set has maps."""
+        pixels, values = self.store.get(number) if self.store else None, self.maps.get(number) if self.maps else None
+        sample = self.samples[number]
+        try:
+            prepared = self.prepare(sample) if pixels is None else pixels
+            if self.maps and values is None:
+                values = self.maps.put(number, self.maps.read(sample, prepared.shape))
+        except VitrailError as error:
+            self.bad[number] = str(error)
+            raise Unreadable(str(error)) from None
         if pixels is None:
-            try:
-                pixels = self.prepare(self.samples[number])
-            except VitrailError as error:
-                self.bad[number] = str(error)
-                raise Unreadable(str(error)) from None
-            if self.store:
-                pixels = self.store.put(number, pixels)
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+            pixels = self.store.put(number, prepared) if self.store else prepared
+        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        return image, None if values is None else torch.from_numpy(values)
 
-    def batch(self, numbers: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
-        """Several, and their numbers: where one can't be read, those are of the next one that can, so that a picture
+    def batch(self, numbers: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Several, and their numbers: where one can't be read, those are of the next one that can, so that an image
         never passes for another. Which one that is depends on the files alone, not on the batch."""
-        pairs = [self._readable(int(number)) for number in numbers]
-        return np.array([number for number, _ in pairs], dtype=np.int64), [image for _, image in pairs]
+        found = [self._readable(int(number)) for number in numbers]
+        images = [image for _, (image, _) in found]
+        kept = np.array([number for number, _ in found], dtype=np.int64)
+        return kept, images if self.maps is None else WithMaps(images, [values for _, (_, values) in found])
 
-    def _readable(self, number: int) -> tuple[int, Tensor]:
+    def _readable(self, number: int) -> tuple[int, tuple[Tensor, Tensor | None]]:
         for other in chain(range(number, len(self)), range(number)):
             if other not in self.bad:
                 with suppress(Unreadable):
-                    return other, self[other]
-        raise VitrailError(f"Not one of {len(self):,} pictures can be read, for instance: {self.bad[number]}")
+                    return other, self.pair(other)
+        raise VitrailError(f"Not one of {len(self):,} images can be read, for instance: {self.bad[number]}")
 
     def read(self, numbers: Sequence[int], workers: int, progress: Callable[[int, int], None] | None = None) -> None:
         """Fills the store, and finds the files that can't be read."""

@@ -1,6 +1,7 @@
-"""From pictures to batches on the device: threads read ahead; what is small lives on the device whole."""
+"""From an image set to batches on the device: threads read ahead; what is small lives on the device whole."""
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,37 +10,46 @@ from torch import Tensor
 from vitrail.data.augment.images import Canvas
 from vitrail.data.augment.random_keys import ORDER, permutation, uniforms
 from vitrail.data.cache import ArrayStore
-from vitrail.data.image_set import ImageSet, threaded
+from vitrail.data.image_set import ImageSet, WithMaps, threaded
 
-Batch = tuple[np.ndarray, list[Tensor] | Canvas]
-RESIDENT = 0.1  # of the GPU's free memory that the pictures may take
+Batch = tuple[np.ndarray, Any]  # numbers, and their images: a list, a Canvas, or either `WithMaps`
+RESIDENT = 0.1  # of the GPU's free memory that the images may take
 
 
 class Loader:
     """`batches(groups)` yields for each group of numbers the images, on a GPU as a `Canvas`, on a CPU as a list; and
-    their numbers, which are others where some can't be read (`Pictures.batch`)."""
+    their numbers, which are others where some can't be read (`ImageSet.batch`)."""
 
-    def __init__(self, pictures: ImageSet, device: torch.device, workers: int):
-        self.pictures, self.device, self.workers = pictures, device, workers
+    def __init__(self, images: ImageSet, device: torch.device, workers: int):
+        self.images, self.device, self.workers = images, device, workers
         self.resident: Canvas | None = None
+        self.resident_maps: Tensor | None = None
 
     def move_in(self, numbers: np.ndarray) -> bool:
-        """Puts all the pictures onto the GPU, if they take a small part of it. They must all be readable."""
+        """Puts all the images onto the GPU, if they take a small part of it. They must all be readable."""
         if self.device.type != "cuda" or not len(numbers):
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
-        if isinstance(self.pictures.store, ArrayStore):
-            return self._move_array(self.pictures.store, RESIDENT * free)
-        shapes = np.array([self.pictures[n].shape for n in numbers])
+        if isinstance(self.images.store, ArrayStore):
+            return self._move_array(self.images.store, RESIDENT * free)
+        shapes = np.array([self.images[n].shape for n in numbers])
         height, width = shapes[:, 1].max(), shapes[:, 2].max()
-        if len(self.pictures) * shapes[0, 0] * height * width > RESIDENT * free:
+        per_pixel = shapes[0, 0] + (self.images.maps.dtype.itemsize if self.images.maps else 0)
+        if len(self.images) * per_pixel * height * width > RESIDENT * free:
             return False
-        pixels = torch.zeros(len(self.pictures), shapes[0, 0], height, width, dtype=torch.uint8, device=self.device)
-        sizes = np.zeros((len(self.pictures), 2), dtype=np.int64)
+        pixels = torch.zeros(len(self.images), shapes[0, 0], height, width, dtype=torch.uint8, device=self.device)
+        sizes = np.zeros((len(self.images), 2), dtype=np.int64)
         for part in np.array_split(numbers, max(1, len(numbers) // 256)):
-            canvas = _canvas([self.pictures[n] for n in part], height, width)
-            pixels[torch.from_numpy(part).to(self.device)] = canvas.pixels.to(self.device)
+            place = torch.from_numpy(part).to(self.device)
+            pairs = [self.images.pair(n) for n in part]
+            canvas = _canvas([image for image, _ in pairs], height, width)
+            pixels[place] = canvas.pixels.to(self.device)
             sizes[part] = canvas.sizes
+            if self.images.maps:
+                maps = _stacked([values for _, values in pairs], height, width)  # type: ignore[misc]
+                if self.resident_maps is None:
+                    self.resident_maps = maps.new_zeros(len(self.images), height, width, device=self.device)
+                self.resident_maps[place] = maps.to(self.device)
         self.resident = Canvas(pixels, sizes)
         return True
 
@@ -57,16 +67,25 @@ class Loader:
         if self.resident is not None:
             for numbers in groups:
                 index = torch.from_numpy(numbers).to(self.device, non_blocking=True)
-                yield numbers, Canvas(self.resident.pixels[index], self.resident.sizes[numbers])
+                canvas = Canvas(self.resident.pixels[index], self.resident.sizes[numbers])
+                maps = self.resident_maps
+                yield numbers, canvas if maps is None else WithMaps(canvas, maps[index])
         elif self.device.type == "cuda":
-            for numbers, canvas in threaded(self.workers, self._stage, groups, ahead=2):
-                yield numbers, Canvas(canvas.pixels.to(self.device, non_blocking=True), canvas.sizes)
+            for numbers, images in threaded(self.workers, self._stage, groups, ahead=2):
+                yield numbers, self._sent(images)
         else:
-            yield from threaded(self.workers, self.pictures.batch, groups, ahead=2)
+            yield from threaded(self.workers, self.images.batch, groups, ahead=2)
 
-    def _stage(self, numbers: np.ndarray) -> tuple[np.ndarray, Canvas]:
-        numbers, images = self.pictures.batch(numbers)
+    def _stage(self, numbers: np.ndarray) -> Batch:
+        numbers, images = self.images.batch(numbers)
+        if isinstance(images, WithMaps):
+            return numbers, WithMaps(_canvas(images.images, pin=True), _stacked(images.maps, pin=True))
         return numbers, _canvas(images, pin=True)
+
+    def _sent(self, images: Any) -> Any:
+        if isinstance(images, WithMaps):
+            return WithMaps(self._sent(images.images), images.maps.to(self.device, non_blocking=True))
+        return Canvas(images.pixels.to(self.device, non_blocking=True), images.sizes)
 
 
 def _canvas(images: list[Tensor], height: int = 0, width: int = 0, pin: bool = False) -> Canvas:
@@ -78,6 +97,16 @@ def _canvas(images: list[Tensor], height: int = 0, width: int = 0, pin: bool = F
     for place, image in zip(pixels, images, strict=True):
         place[: image.shape[1], : image.shape[2]] = image.permute(1, 2, 0)
     return Canvas(pixels.permute(0, 3, 1, 2), sizes)
+
+
+def _stacked(maps: list[Tensor], height: int = 0, width: int = 0, pin: bool = False) -> Tensor:
+    """Maps of any size in the top left corners of one tensor, [B, height, width]."""
+    height = max(height, *(values.shape[0] for values in maps))
+    width = max(width, *(values.shape[1] for values in maps))
+    joined = torch.zeros(len(maps), height, width, dtype=maps[0].dtype, pin_memory=pin)
+    for place, values in zip(joined, maps, strict=True):
+        place[: values.shape[0], : values.shape[1]] = values
+    return joined
 
 
 def occurrences(order: np.ndarray) -> np.ndarray:
@@ -92,7 +121,7 @@ def occurrences(order: np.ndarray) -> np.ndarray:
 
 
 def epoch_order(numbers: np.ndarray, seed: int, epoch: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """The order in which an epoch takes the pictures: a shuffle, or with weights as many draws with replacement."""
+    """The order in which an epoch takes the images: a shuffle, or with weights as many draws with replacement."""
     if weights is None:
         return numbers[permutation(seed, epoch, len(numbers))]
     edges = np.cumsum(weights / weights.sum())

@@ -6,6 +6,7 @@ number is not reached. So `crop` repeats timm's arithmetic to the bit, in Pillow
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def fit_image(image: Image.Image, pre: Preprocessing) -> Image.Image:
     image = _in_model_colours(image, pre)
     if pre.fit == "native":
         return image
-    fits = {"crop": _crop, "pad": _pad, "stretch": lambda image, pre: _resize(image, pre.size, pre)}
+    fits = {"crop": _crop, "pad": pad_image, "stretch": lambda image, pre: resize_image(image, pre.size, pre)}
     if pre.fit not in fits:
         hint = nearest(pre.fit, [*fits, "native"])
         raise VitrailError(f'"{pre.fit}" is not a way to fit an image: use crop, pad, stretch or native.{hint}')
@@ -49,9 +50,21 @@ def fit_image(image: Image.Image, pre: Preprocessing) -> Image.Image:
 def to_tensor(image: Image.Image, pre: Preprocessing) -> Tensor:
     """[C, H, W] float32, (pixel/255 − mean) / std; the size is left alone, so that augmentation may come before."""
     pixels = np.array(_in_model_colours(image, pre))  # a copy: Pillow's own memory is read-only
-    channels_first = torch.from_numpy(pixels).view(image.height, image.width, -1).permute(2, 0, 1).contiguous()
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (pre.mean, pre.std))
-    return channels_first.float().div_(255).sub_(mean).div_(std)
+    return normalized(torch.from_numpy(pixels).view(image.height, image.width, -1).permute(2, 0, 1).contiguous(), pre)
+
+
+def normalized(pixels: Tensor, pre: Preprocessing, device: torch.device | str = "cpu") -> Tensor:
+    """uint8 [..., C, H, W] -> float32 on the device, (pixel/255 − mean) / std: the one place that does it outside of
+    augmentation."""
+    mean, std = _constants(pre.mean, pre.std, str(device))
+    return pixels.to(device).float().div_(255).sub_(mean).div_(std)
+
+
+@lru_cache(maxsize=64)
+def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: str) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        one, other = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
+    return one, other
 
 
 def prepare(values: Any, pre: Preprocessing) -> Tensor:
@@ -91,7 +104,7 @@ def _in_model_colours(image: Image.Image, pre: Preprocessing) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _resize(image: Image.Image, size: tuple[int, int], pre: Preprocessing) -> Image.Image:
+def resize_image(image: Image.Image, size: tuple[int, int], pre: Preprocessing) -> Image.Image:
     if pre.interpolation not in _INTERPOLATIONS:
         hint = nearest(pre.interpolation, _INTERPOLATIONS)
         raise VitrailError(f'"{pre.interpolation}" is not an interpolation: use {", ".join(_INTERPOLATIONS)}.{hint}')
@@ -116,17 +129,19 @@ def _crop(image: Image.Image, pre: Preprocessing) -> Image.Image:
             f"An image of {_size(image)} (height×width) would need {resized[0]}×{resized[1]} to cover "
             f'{pre.size[0]}×{pre.size[1]}: use the fit "pad" or "stretch" for one so long.'
         )
-    image = _resize(image, resized, pre)
+    image = resize_image(image, resized, pre)
     # torchvision's CenterCrop: round() takes a half to the even neighbour
     top, left = (round((have - want) / 2) for have, want in zip(resized, pre.size, strict=True))
     return image.crop((left, top, left + pre.size[1], top + pre.size[0]))
 
 
-def _pad(image: Image.Image, pre: Preprocessing) -> Image.Image:
+def pad_image(image: Image.Image, pre: Preprocessing, fill: float | None = None) -> Image.Image:
+    """The whole image inside the size; around it the mean colour, or the fill value."""
     height, width = pre.size
     ratio = max(image.height / height, image.width / width)
     inside = (max(1, round(image.height / ratio)), max(1, round(image.width / ratio)))
     mean_colour = tuple(round(255 * mean) for mean in pre.mean)
-    canvas = Image.new(image.mode, (width, height), mean_colour if len(mean_colour) > 1 else mean_colour[0])
-    canvas.paste(_resize(image, inside, pre), ((width - inside[1]) // 2, (height - inside[0]) // 2))
+    colour: Any = fill if fill is not None else mean_colour if len(mean_colour) > 1 else mean_colour[0]
+    canvas = Image.new(image.mode, (width, height), colour)
+    canvas.paste(resize_image(image, inside, pre), ((width - inside[1]) // 2, (height - inside[0]) // 2))
     return canvas

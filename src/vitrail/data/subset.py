@@ -24,7 +24,7 @@ class Subset:
     @property
     def samples(self) -> list[Sample]:
         """All of them; `numbers` are places in this list."""
-        return self.loader.pictures.samples
+        return self.loader.images.samples
 
     def labels(self, numbers: np.ndarray | None = None) -> list[tuple[int, ...]]:
         return [self.samples[number].labels for number in (self.numbers if numbers is None else numbers)]
@@ -32,8 +32,8 @@ class Subset:
     @property
     def bad(self) -> dict[str, str]:
         """Name → reason, of what this process has found."""
-        pictures = self.loader.pictures
-        return {self.samples[number].name: why for number, why in pictures.bad.items()}
+        images = self.loader.images
+        return {self.samples[number].name: why for number, why in images.bad.items()}
 
 
 def read_subset(

@@ -18,7 +18,7 @@ from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.objective import made_up_classes, objective
 from vitrail.doctor.patient import Patient
 from vitrail.models import MaskedAutoencoder
-from vitrail.tasks.reconstruct import Expected
+from vitrail.tasks.reconstruct.objective import Expected
 
 RATES, STEPS = (3e-4, 1e-3), 30
 # Small models learn at higher rates and in more steps, which cost little. Small: parameters × patches of 16×16.

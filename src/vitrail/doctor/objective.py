@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitrail.doctor.patient import Patient
 from vitrail.doctor.pictures import Labels
 from vitrail.models import MaskedAutoencoder
-from vitrail.tasks.classify import Classify
+from vitrail.tasks.classify.objective import Classify
 
 PROBED = 4  # classes of the made-up task
 

@@ -21,7 +21,7 @@ from vitrail.explain.looking import seeing
 from vitrail.models import Preprocessing, build
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor, load
-from vitrail.training.checkpoint import seed_step
+from vitrail.training.batches import seed_step
 from vitrail.training.run_record import Record, read_record
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import Checkpoint, settings_from_dict, settings_of, unwrapped

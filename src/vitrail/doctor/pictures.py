@@ -14,7 +14,7 @@ from vitrail.data.samples import PICTURES, Sample, plural
 from vitrail.data.sources.classification import open_source
 from vitrail.data.sources.folders import pictures_below
 from vitrail.errors import VitrailError
-from vitrail.evaluate import class_indices, scored_samples
+from vitrail.tasks.scoring import class_indices, scored_samples
 from vitrail.inference.decoding import decoded
 from vitrail.models.catalog import Preprocessing
 from vitrail.predict import Predictor

@@ -1,4 +1,4 @@
-"""A model over all the pictures of a split: its logits, or what its head is given."""
+"""A model over all the images of a split: its logits, or what its head is given."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.augment.images import Canvas
+from vitrail.data.image_set import WithMaps
+from vitrail.data.preprocess import normalized
 from vitrail.data.subset import Subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
@@ -15,11 +17,11 @@ from vitrail.inference.precision import autocast
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.heads import classifiers
 
-Outputs = Callable[[Tensor], list[Tensor]]
+Outputs = Callable[..., list[Tensor]]  # of images, and of their maps where there are any
 
 
 class Forward:
-    """Runs on `fitted` pictures, which are exactly what the model will see when it predicts. Those that turn out not to
+    """Runs on `fitted` images, which are exactly what the model will see when it predicts. Those that turn out not to
     be readable leave `images.numbers`."""
 
     def __init__(
@@ -27,9 +29,7 @@ class Forward:
     ):
         self.images, self.processes, self.dtype = images, processes, dtype
         self.batch = batch or (256 if processes.device.type == "cuda" else 32)
-        shape = (1, len(pre.mean), 1, 1)
-        self.mean = torch.tensor(pre.mean, device=processes.device).view(shape)
-        self.std = torch.tensor(pre.std, device=processes.device).view(shape)
+        self.preprocessing = pre
 
     def logits(self, model: nn.Module) -> Tensor:
         """[n, C] in the order of `images.numbers`, on the host; all processes get all of them."""
@@ -49,7 +49,8 @@ class Forward:
 
     @torch.no_grad()
     def run(self, model: nn.Module, outputs: Outputs, widths: list[int]) -> list[Tensor]:
-        """Whatever `outputs` makes of a batch: for each width, a tensor [n, width]."""
+        """Whatever `outputs` makes of a batch, and of its maps where the images have some: for each width, a tensor
+        [n, width]."""
         numbers, device = self.images.numbers, self.processes.device
         mine = self.processes.share(numbers)
         groups = [mine[i : i + self.batch] for i in range(0, len(mine), self.batch)]
@@ -59,9 +60,12 @@ class Forward:
         model.eval()
         try:
             for group, (shown, images) in zip(groups, self.images.loader.batches(groups), strict=True):
+                images, maps = images if isinstance(images, WithMaps) else (images, None)
                 pixels = images.pixels if isinstance(images, Canvas) else torch.stack(images)
-                x = pixels.to(device).float().div_(255).sub_(self.mean).div_(self.std)
-                for kept, part in zip(rows, self._fitting(x, outputs), strict=True):
+                given = [normalized(pixels, self.preprocessing, device)]
+                if maps is not None:
+                    given.append((maps if isinstance(maps, Tensor) else torch.stack(maps)).to(device))
+                for kept, part in zip(rows, self._fitting(given, outputs), strict=True):
                     kept.append(part.float().cpu())
                 real.append(shown == group)
         finally:
@@ -70,12 +74,12 @@ class Forward:
         self.images.numbers = numbers[readable.numpy()]
         return [self._gather(torch.cat(parts), len(numbers))[readable] for parts in rows]
 
-    def _fitting(self, x: Tensor, outputs: Outputs) -> list[Tensor]:
+    def _fitting(self, given: list[Tensor], outputs: Outputs) -> list[Tensor]:
         """In parts that memory has room for."""
         while True:
             try:
                 with autocast(self.processes.device, self.dtype):
-                    parts = [outputs(part) for part in x.split(self.batch)]
+                    parts = [outputs(*part) for part in zip(*(each.split(self.batch) for each in given), strict=True)]
                 return [torch.cat(each) for each in zip(*parts, strict=True)]
             except torch.OutOfMemoryError:
                 if self.batch == 1:

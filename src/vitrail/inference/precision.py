@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
+from vitrail.reasons import Reason
 
 TRIAL = """
 import torch
@@ -21,25 +22,25 @@ with torch.autocast("cpu", torch.bfloat16):
 """
 
 
-def choose_precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
+def choose_precision(wanted: str, device: torch.device) -> tuple[torch.dtype, Reason]:
     """The dtype of matrix products, and why."""
     if device.type == "cuda":
         if wanted == "fp32":
-            return torch.float32, "asked for"
+            return torch.float32, Reason("as_asked")
         if has_bf16():
-            return torch.bfloat16, "this GPU has it" if wanted == "auto" else "asked for"
+            return torch.bfloat16, Reason("bf16_gpu" if wanted == "auto" else "as_asked")
         if wanted == "bf16":
             raise VitrailError("This GPU has no bf16: leave --precision out, or use fp32.")
-        return torch.float32, "this GPU has no bf16"
+        return torch.float32, Reason("no_bf16")
     if wanted != "bf16":
-        return torch.float32, "on a CPU" if wanted == "auto" else "asked for"
+        return torch.float32, Reason("fp32_cpu" if wanted == "auto" else "as_asked")
     code = survives_bf16()
     if code:
         raise VitrailError(
             f"bf16 does not work on this processor: a trial in a child process ended with exit code {code}; use "
             "--precision fp32 (or, if it announces AMX without having it, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)."
         )
-    return torch.bfloat16, "asked for, and a trial in a child process went well"
+    return torch.bfloat16, Reason("bf16_trial")
 
 
 @cache

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitrail.data.sources.masks import IGNORE
 from vitrail.models.detect import Detector, paste
-from vitrail.tasks.detect_pictures import colour
-from vitrail.tasks.segment_pictures import palette, shares
+from vitrail.tasks.detect.drawing import colour
+from vitrail.tasks.segment.drawing import palette, shares
 
 if TYPE_CHECKING:
     from vitrail.serve.views import View

@@ -11,10 +11,10 @@ from vitrail.data.sources.boxes.samples import Boxed, BoxSource
 from vitrail.data.sources.masks import MaskedSample, MaskSource
 from vitrail.data.split import drawn
 from vitrail.errors import VitrailError
-from vitrail.tasks.detect_metrics import there
-from vitrail.tasks.detect_pictures import draw
+from vitrail.tasks.detect.metrics import there
+from vitrail.tasks.detect.drawing import draw
 from vitrail.tasks.pictured import font, shortened
-from vitrail.tasks.segment_pictures import FAINT, INK, PAPER, coloured, legend, named, palette
+from vitrail.tasks.segment.drawing import FAINT, INK, PAPER, coloured, legend, named, palette
 from vitrail.whole import whole
 
 WIDTH, HEIGHT = 400, 300  # of a picture

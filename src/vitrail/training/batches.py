@@ -1,173 +1,107 @@
-"""What the steps of an epoch learn from: augmented pixels and their targets, made ahead of them where that pays."""
+"""What the steps of an epoch learn from: augmented images and their targets, made ahead of them where that pays."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator
 from contextlib import closing
-from math import inf, prod
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.augment.images import Augmenter
-from vitrail.data.augment.randaugment import to_device as send
+from vitrail.data.augment.mixing import draw, mix
+from vitrail.data.loader import epoch_order, occurrences
 from vitrail.data.samples import plural
 from vitrail.data.subset import Subset
+from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
-from vitrail.tasks.classify import Classify
-from vitrail.training.fast.streams import stream
+from vitrail.tasks.base import Augment, Batch
+from vitrail.training.fast.look_ahead import LookAhead
 
-Steps = Generator[tuple[Tensor, Tensor], None, None]
+Steps = Generator[Batch, None, None]
 Numbers = tuple[list[np.ndarray], list[np.ndarray]]  # for each step those of its images, and how often they came before
-AHEAD = 3  # groups of steps in the making, or made and waiting
+
+
+class Mixing:
+    """MixUp and CutMix of a step, drawn by (seed, epoch, step)."""
+
+    def __init__(self, mixup: float, cutmix: float, seed: int, until: int):
+        self.mixup, self.cutmix, self.seed, self.until = mixup, cutmix, seed, until
+
+    def __call__(self, inputs: Tensor, targets: Tensor, epoch: int, step: int) -> Batch:
+        if not (self.mixup or self.cutmix) or epoch >= self.until:
+            return inputs, targets
+        return mix(inputs, targets, self.mixup, self.cutmix, draw(self.seed, epoch, step))
 
 
 class Batches:
-    """`epoch(…)` yields the pixels and the targets of each step. What happens to an image is drawn by its key, whatever
-    its company: so of small pictures, which live on the device whole, those of several steps are changed at once. A GPU
-    takes hardly longer over them than over those of one."""
+    """`epoch(…)` yields what the model is given and what it is to answer, step by step. What happens to an image is
+    drawn by its key, whatever its company."""
 
     def __init__(
-        self, train: Subset, augmenter: Augmenter, task: Classify, device: torch.device,
-        note: Callable[[str], None] = print,
+        self, train: Subset, augment: Augment, batch_size: int, seed: int, processes: Processes,
+        mixing: Mixing | None = None, note: Callable[[str], None] = print,
     ):  # fmt: skip
-        self.train, self.augmenter, self.task, self.device, self.note = train, augmenter, task, device, note
-        self._most = inf  # steps whose images are changed at once: fewer where memory has run out
-        self._pixels: Tensor | None = None  # of the last batch, to be written over
-        self._known: Tensor | None = None  # the targets of all pictures, where these live on the device
-        self._aside: Any = None  # the stream that augments them: one, for memory is kept for each stream by itself
-        self._line: deque[tuple[Group, Future]] = deque()  # in order, perhaps into the next epoch
-        self._thread: ThreadPoolExecutor | None = None
+        self.train, self.augment, self.seed, self.processes, self.mixing = train, augment, seed, processes, mixing
+        self.batch_size = min(batch_size, len(train.numbers))
+        if self.batch_size < processes.count:
+            raise VitrailError(
+                f"Each of {processes.count} processes needs an image in every batch of {self.batch_size}: use a larger "
+                "--batch-size, or fewer processes.",
+                code="batch_too_small", processes=processes.count, batch_size=self.batch_size,
+            )  # fmt: skip
+        self.steps = len(train.numbers) // self.batch_size  # per epoch; the incomplete last batch is left out
+        self._ahead = LookAhead(train, augment, processes.device, note)
+        self._memory: Tensor | None = None  # of the last batch, to be written over
 
-    def epoch(
-        self, epoch: int, numbers: Numbers, sums: dict[str, float], following: Callable[[], Numbers] | None = None
+    def epoch(self, epoch: int, first: int, last: bool, sums: dict[str, float]) -> Steps:
+        """From this step on. The seconds spent waiting for data are added to sums["wait"]. Unless this is the last
+        epoch, the first images of the next one may be made while this one's last steps and its validation run."""
+        following = None if last else lambda: self._numbers(epoch + 1)
+        numbers = self._numbers(epoch, first)
+        for step, (inputs, targets) in enumerate(self._steps(epoch, numbers, sums, following), first):
+            if self.mixing is not None:
+                inputs, targets = self.mixing(inputs, targets, epoch, step)
+            yield inputs, targets
+
+    def _numbers(self, epoch: int, first: int = 0) -> Numbers:
+        """Of this process's images in each step of an epoch, from the first on."""
+        order = epoch_order(self.train.numbers, self.seed, epoch, self.train.weights)
+        size, steps = self.batch_size, range(first, self.steps)
+        # An image that is drawn again in an epoch, to balance the classes, is augmented differently each time.
+        repeats = occurrences(order) * len(self.train.samples)
+        share = self.processes.share
+        mine, again = ([share(each[s * size : (s + 1) * size]) for s in steps] for each in (order, repeats))
+        return mine, again
+
+    def _steps(
+        self, epoch: int, numbers: Numbers, sums: dict[str, float], following: Callable[[], Numbers] | None
     ) -> Steps:
-        """The seconds that it has to wait for data are added to sums["wait"]. `following` gives the numbers of the next
-        epoch, if there is one: its first pictures are made while this one's last steps and its validation run."""
-        mine, again = numbers
-        step: tuple[Tensor, Tensor] | None
-        while (several := self._at_once(mine)) > 1:
-            done = 0  # steps
-            try:
-                for step in self._several_at_once(epoch, (mine, again), several, sums, following):
-                    done += 1
-                    yield step
-                return
-            except torch.OutOfMemoryError:
-                mine, again = mine[done:], again[done:]
-            # Outside of the clause, for the error holds what its function had made, and a step is a view of its group.
-            step = None
-            self._make_room((min(several, len(mine)) + 1) // 2)
+        numbers = yield from self._ahead.steps(epoch, numbers, sums, following)
+        mine, again = numbers  # what is not made several steps at once
+        device = self.processes.device
         with closing(self.train.loader.batches(mine)) as batches:
             for repeat in again:
                 asked = time.monotonic()
                 try:
                     shown, images = next(batches)
                     sums["wait"] += time.monotonic() - asked
-                    pixels = self.augmenter(images, shown + repeat, epoch, self.device, out=self._pixels)
+                    inputs, targets = self.augment(images, shown, shown + repeat, epoch, device, out=self._memory)
                 except torch.OutOfMemoryError:
                     raise VitrailError(
-                        f"Out of memory while changing the {plural(len(repeat), 'image')} of a step: use a smaller "
-                        "--batch-size or --image-size."
-                    ) from None
-                if self.device.type == "cpu":  # where the last step is over, and fresh memory takes a fifth of the time
-                    self._pixels = pixels
-                yield pixels, self._targets(shown)
-
-    def _at_once(self, mine: list[np.ndarray]) -> int:
-        """How many steps' images are changed together."""
-        resident = self.train.loader.resident
-        if resident is None or not mine:
-            return 1
-        stored, made = resident.pixels[0].numel(), prod(self.augmenter.size) * len(self.augmenter.mean)
-        return max(1, int(min(self._most, values_at_once(self.device) // (len(mine[0]) * max(stored, made)))))
-
-    def _make_room(self, most: int) -> None:
-        """What the thread has made goes, and is made again, of fewer steps at once."""
-        self._most = most
-        self.close()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.note(
-            f"  Out of memory: the images of {plural(most, 'step')} are changed at once from here on; what is done "
-            "to each stays the same."
-        )
-
-    def _several_at_once(
-        self, epoch: int, numbers: Numbers, several: int, sums: dict[str, float],
-        following: Callable[[], Numbers] | None,
-    ) -> Steps:  # fmt: skip
-        """By a thread, on a stream of its own, while the steps before are under way."""
-        now, size = groups(epoch, numbers, several), len(numbers[0][0])
-        if self.device.type == "cuda" and self._aside is None:
-            self._aside = stream(torch.cuda.current_device(), "augment")
-            self._aside.wait_stream(torch.cuda.current_stream(self.device))  # which brought the pictures there
-        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="vitrail-augment")
-        if not all(made.same(group) for (made, _), group in zip(self._line, now, strict=False)):
-            self._line.clear()
-        begun = len(self._line)
-
-        def coming() -> Iterator[Group]:
-            yield from now[begun:]
-            if following:
-                yield from groups(epoch + 1, following(), several)
-
-        rest = coming()
-        for _ in now:
-            while len(self._line) < AHEAD and (group := next(rest, None)):
-                self._line.append((group, self._thread.submit(self._make, group)))
-            asked = time.monotonic()
-            pixels, targets, ready = self._line.popleft()[1].result()
-            sums["wait"] += time.monotonic() - asked
-            if ready is not None:
-                here = torch.cuda.current_stream(self.device)
-                here.wait_event(ready)
-                pixels.record_stream(here)
-                targets.record_stream(here)
-            yield from zip(pixels.split(size), targets.split(size), strict=True)
-
-    def _make(self, group: "Group") -> tuple[Tensor, Tensor, Any]:
-        with torch.cuda.stream(self._aside):
-            _, images = next(self.train.loader.batches([group.numbers]))
-            pixels = self.augmenter(images, group.numbers + group.repeats, group.epoch, self.device)
-            return pixels, self._targets(group.numbers), self._aside.record_event() if self._aside else None
+                        f"Out of memory while augmenting the {plural(len(repeat), 'image')} of a step: use a smaller "
+                        "--batch-size or --image-size.",
+                        code="out_of_memory", images=len(repeat),
+                    ) from None  # fmt: skip
+                # On a CPU the last step is over, and fresh memory takes a fifth of the time.
+                if device.type == "cpu" and self.augment.output_values is not None:
+                    self._memory = inputs
+                yield inputs, targets
 
     def close(self) -> None:
-        """Ends the thread, and lets go of what it has made."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
-        self._thread = None
-        self._line.clear()
-
-    def _targets(self, numbers: np.ndarray) -> Tensor:
-        if self.train.loader.resident is None:
-            return self.task.smoothed(self.task.targets(self.train.labels(numbers), self.device))
-        if self._known is None:
-            everyone = self.train.labels(np.arange(len(self.train.samples)))
-            self._known = self.task.smoothed(self.task.targets(everyone, self.device))
-        return self._known[send(numbers, self.device)]
+        self._ahead.close()
 
 
-class Group(NamedTuple):
-    """The images of several steps, to be changed at once."""
-
-    epoch: int
-    numbers: np.ndarray
-    repeats: np.ndarray
-
-    def same(self, other: "Group") -> bool:
-        return self.epoch == other.epoch and np.array_equal(self.numbers, other.numbers)
-
-
-def groups(epoch: int, numbers: Numbers, several: int) -> list[Group]:
-    mine, again = numbers
-    parts = range(0, len(mine), several)
-    return [Group(epoch, *(np.concatenate(each[i : i + several]) for each in (mine, again))) for i in parts]
-
-
-def values_at_once(device: torch.device) -> int:
-    """How many numbers a GPU may augment at once: an eighth of a gigabyte, less where there is little memory."""
-    return min(2**25, torch.cuda.get_device_properties(device).total_memory // 256)
+def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
+    """Dropout and drop path draw from torch's generators. Keyed to the step, they need not be saved, and a run that is
+    resumed anywhere draws what it would have drawn."""
+    torch.manual_seed(int(np.random.SeedSequence((seed, epoch, step, rank)).generate_state(1, np.uint64)[0] >> 1))

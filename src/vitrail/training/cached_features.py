@@ -1,7 +1,6 @@
-"""Features instead of pictures: where the head alone learns and nothing is drawn at random, the model runs once."""
+"""Features in place of images: where the head alone is trained and nothing is drawn at random, the backbone runs once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -9,62 +8,59 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.subset import Subset
-from vitrail.models.heads import classifiers
-from vitrail.tasks.classify import Classify
+from vitrail.tasks.context import Context
+from vitrail.tasks.heads import Heads
+from vitrail.tasks.image_level import ImageTask
 
 
-class Heads(nn.Module):
-    """The layers that give a model's logits, by themselves: the mean of them, as the model does it."""
+class HeadObjective:
+    """The same loss, of a head that is given features."""
 
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.layers = nn.ModuleList(classifiers(model))
+    def __init__(self, objective: Any):
+        self.objective = objective
 
-    def forward(self, features: Tensor) -> Tensor:  # B k D: what each of the k layers is given
-        logits = [layer(x) for layer, x in zip(self.layers, features.unbind(1), strict=True)]
-        return logits[0] if len(logits) == 1 else torch.stack(logits).mean(dim=0)
-
-
-@dataclass(frozen=True)
-class FromFeatures(Classify):
-    """The same task, of features."""
-
-    chosen_by: str = "top1"
-
-    @property
-    def figure(self) -> str:
-        return self.chosen_by
-
-    @classmethod
-    def of(cls, task: Classify) -> "FromFeatures":
-        return cls(**{field.name: getattr(task, field.name) for field in fields(Classify)}, chosen_by=task.figure)
-
-    def trained(self, model: nn.Module) -> nn.Module:
+    def module(self, model: nn.Module) -> nn.Module:
         return Heads(model)
+
+    def outputs(self, net: nn.Module, features: Tensor) -> Tensor:
+        return net(features)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.objective.loss(outputs, targets)
 
 
 class FeatureLoader:
-    """Gives rows of a table where the loop asks for pictures."""
+    """Gives rows of a table where the loop asks for images."""
 
-    resident = None  # no pictures live on the device
+    resident = None  # no images live on the device
 
-    def __init__(self, images: Subset, features: list[Tensor], device: torch.device):
-        self.pictures = images.loader.pictures
+    def __init__(self, subset: Subset, features: list[Tensor], device: torch.device):
+        self.images = subset.loader.images
         self.features = torch.stack(features, dim=1).to(device)  # n k D
-        self.rows = np.zeros(len(self.pictures.samples), dtype=np.int64)  # of each picture, its row
-        self.rows[images.numbers] = np.arange(len(self.features))
+        self.rows = np.zeros(len(self.images.samples), dtype=np.int64)  # of each image, its row
+        self.rows[subset.numbers] = np.arange(len(self.features))
 
     def batches(self, groups: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, Tensor]]:
         for numbers in groups:
             yield numbers, self.features[torch.from_numpy(self.rows[numbers]).to(self.features.device)]
 
 
-def as_images(images: Subset, features: list[Tensor], device: torch.device) -> Subset:
-    """The features of `images`, in the order of their numbers, for the loop to learn from."""
-    loader: Any = FeatureLoader(images, features, device)
-    return Subset(loader, images.numbers)
+class FeaturesWithTargets:
+    """In the place of augmentation."""
+
+    output_values = None
+
+    def __init__(self, augment: Any):
+        self.targets = augment.targets
+
+    def __call__(self, features: Tensor, numbers: np.ndarray, *_: Any, device: Any = None, **__: Any) -> Any:
+        return features, self.targets(numbers, features.device)
 
 
-def as_they_are(features: Tensor, *_: Any, out: Tensor | None = None) -> Tensor:
-    """In the place of an augmenter."""
-    return features
+def cached_features(ctx: Context, task: ImageTask) -> tuple[Subset, FeaturesWithTargets, HeadObjective]:
+    """What a `Trainer` takes to train the head alone."""
+    features = task.head_inputs(ctx, "train as predicted")  # first: this also finds the images that can't be read
+    loader: Any = FeatureLoader(ctx.subsets["train as predicted"], features, ctx.device)
+    subset = Subset(loader, ctx.subsets["train as predicted"].numbers)
+    subset.weights = task.draws(ctx, subset)
+    return subset, FeaturesWithTargets(task.augment(ctx)), HeadObjective(ctx.objective)

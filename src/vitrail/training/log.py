@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.training.checkpoint import write_text
+from vitrail.training.state import write_text
 from vitrail.training.tensorboard import EventFile
 
 

@@ -1,72 +1,98 @@
-"""What a run says: its plan before it starts, a word of advice, and what came of it."""
+"""What a run says: its plan before it starts, its progress, advice, and the outcome. All its sentences are made here."""
 
-import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.console import View, clock
+from vitrail.console import Console, clock, fitting, pace
 from vitrail.data.cache import DiskStore
-from vitrail.data.samples import Sample, Source, plural, some
-from vitrail.data.subset import Subset
-from vitrail.errors import VitrailError
-from vitrail.training.config import Recipe
-from vitrail.training.start import Start
+from vitrail.data.samples import Source, plural
+from vitrail.reasons import Reason
+from vitrail.tasks.base import Row
+from vitrail.tasks.context import Context
 
 LONG = 600.0  # seconds
+FEW = 100  # images to validate on: figures of fewer say little
 CHOSE = "which also chose what was kept: expect less on new images"
-NAMES = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1", "auc": "AUC", "eer": "EER"}
-SHORT = {"top1": "accuracy", "map": "mAP", "auc": "AUC"}
 
 
-def show_plan(
-    view: View, data: str, source: Source, samples: dict[str, list[Sample]], start: Start, recipe: Recipe,
-    why: dict[str, str], device: torch.device, dtype: torch.dtype, folder: Path,
-    tuned: Sequence[tuple[str, str, str]] = (),
-) -> None:  # fmt: skip
+@dataclass(frozen=True)
+class Kept:
+    """Which weights a run kept: `code` is start | probe | epoch | last | between."""
+
+    code: str
+    epoch: int = 0
+    share: float = 1.0  # of the way from the linear probe to the tuned weights
+    tuned: bool = False  # was there tuning that was no better?
+
+    @classmethod
+    def of(cls, best: dict[str, Any], probed: bool) -> "Kept":
+        """By the row of the best epoch. `probed`: the run began with a linear probe."""
+        if "share" not in best and not best["epoch"]:
+            return cls("probe" if probed else "start")
+        share = best.get("share", 1.0)
+        if not share:
+            return cls("probe", tuned=True)
+        code = "epoch" if best["epoch"] else "last"
+        return cls(code if share == 1 else "between", best["epoch"], share)
+
+    def __str__(self) -> str:
+        end = f"epoch {self.epoch}" if self.epoch else "the last epoch"
+        return {
+            "start": "the weights it began with",
+            "probe": "the linear probe on frozen features"
+            + ("; on the validation images tuning was no better" if self.tuned else ""),
+            "between": f"{self.share:.0%} of the way from the linear probe to {end}",
+        }.get(self.code, end)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def show_plan(ctx: Context) -> None:
     """Everything that was asked for or chosen, with the reason."""
-    view.line(start.why)
-    train, val = len(samples["train"]), len(samples["val"])
-    view.line(
-        f"{data}: {plural(len(source.classes), 'class', 'classes')}, {plural(train, 'image')} to train on, "
-        + (f"{val:,} to validate on ({held_out(source)}, seed {recipe.seed})." if val else "none to validate on.")
-    )
-    for note in source.notes:
-        view.line(f"  note: {note}")
-    rows = size_rows(start, device, dtype, why["precision"])
-    rows += tuned
-    if recipe.tune != "probe" and recipe.epochs:
-        hidden = {"precision", "val"} | ({"flip"} if recipe.augment == "none" else set())
-        hidden |= {"layer_decay"} if recipe.tune == "head" else set()
-        rows += choices(recipe, why, hidden)
-    elif recipe.refit == "on":
-        rows.append(("refit", "on", why["refit"]))
-    view.table(rows)
-    view.line(f"  run folder: {folder}")
+    console, config = ctx.console, ctx.config
+    train, val = len(ctx.samples["train"]), len(ctx.samples["val"])
+    classes = plural(len(ctx.source.classes), "class", "classes") if ctx.source.classes else "no labels"
+    held = f"{val:,} to validate on ({held_out(ctx.source)}, seed {config.seed})" if val else "none to validate on"
+    console.line(ctx.start.why)
+    console.line(f"{ctx.data}: {classes}, {plural(train, 'image')} to train on, {held}.")
+    for note in ctx.source.notes:
+        console.line(f"  note: {note}")
+    rows = [*size_rows(ctx), *ctx.task.plan_rows(ctx)]
+    if ctx.epochs:
+        rows += choices(ctx, ctx.task.hidden_choices(ctx))
+    elif config.get("refit") == "on":
+        rows.append(("refit", "on", ctx.why["refit"]))
+    console.table(rows)
+    console.line(f"  run folder: {ctx.folder}")
 
 
-def size_rows(start: Start, device: torch.device, dtype: torch.dtype, precision: str) -> list[tuple[str, str, str]]:
-    """The first rows of a plan: name, value, reason."""
-    parameters, pre = sum(p.numel() for p in start.model.parameters()), start.preprocessing
-    enlarged = 0 < start.pictures < min(pre.size)
-    smaller = f"; the pictures are about {start.pictures} pixels a side, so they are enlarged" if enlarged else ""
+def size_rows(ctx: Context) -> list[Row]:
+    """The first rows of a plan: model, images, device."""
+    parameters, start = sum(p.numel() for p in ctx.model.parameters()), ctx.start
+    name, value, fit = ctx.task.size_row(ctx)
+    if 0 < start.image_side < min(start.preprocessing.size):
+        fit = f"{fit}; the images are about {start.image_side} pixels a side, so they are enlarged"
+    dtype = str(ctx.dtype).removeprefix("torch.")
     return [
         ("model", start.name, f"{parameters / 1e6:.1f} M parameters"),
-        ("images", "×".join(map(str, pre.size)), f"fit {pre.fit}{smaller}"),
-        ("device", str(device), f"{str(dtype).removeprefix('torch.')}: {precision}"),
+        (name, value, fit),
+        ("device", str(ctx.device), f"{dtype}: {ctx.why['precision']}"),
     ]
 
 
-def choices(recipe: Any, why: dict[str, str], hidden: set[str]) -> Iterator[tuple[str, str, str]]:
+def choices(ctx: Context, hidden: set[str]) -> Iterator[Row]:
     """A row for each choice that has a reason."""
-    for name in [name for name in why if name not in hidden]:
-        value, words = getattr(recipe, name), name.replace("_", " ")
+    for name in [name for name in ctx.why if name not in hidden]:
+        value, words = ctx.config.get(name), name.replace("_", " ")
         if value is None:
-            yield words, "later", "follows from how well frozen features do"
+            yield words, "later", Reason("later")
         else:
-            yield words, f"{value:g}" if isinstance(value, float) else _near(str(value)), why[name]
+            yield words, f"{value:g}" if isinstance(value, float) else _near(str(value)), ctx.why[name]
 
 
 def _near(place: str) -> str:
@@ -78,97 +104,131 @@ def held_out(source: Source) -> str:
     return source.held_out or ("val/" if "val" in source.splits else "held out of the training images")
 
 
-def show_unreadable(view: View, bad: dict[str, str]) -> None:
+# -- on the way --------------------------------------------------------------------------------------------------------
+
+
+def show_unreadable(console: Console, bad: dict[str, str]) -> None:
     if bad:
         one = len(bad) == 1
-        view.line(
-            f"{plural(len(bad), 'picture')} can't be read and {'is' if one else 'are'} left out; the report lists "
+        console.line(
+            f"{plural(len(bad), 'image')} can't be read and {'is' if one else 'are'} left out; the report lists "
             f"{'it' if one else 'them'}. {next(iter(bad.values()))}"
         )
 
 
-def check_classes(view: View, samples: Sequence[Sample], bad: Container[str], classes: Sequence[str]) -> None:
-    """Those without a readable picture are told of; there must be two others to tell apart."""
-    had = {label for sample in samples for label in sample.labels}
-    has = {label for sample in samples if sample.name not in bad for label in sample.labels}
-    if not had - has:
-        return
-    lost = f"No picture of {some([classes[label] for label in sorted(had - has)])} can be read"
-    if len(has) < 2:
-        raise VitrailError(f"{lost}, so there is nothing to tell apart: mend the files, or name other data.")
-    view.line(f"  note: {lost}: the model will not know it. Mend the files, or take the class out.")
-
-
-def show_uncompiled(view: View, can_build: bool) -> None:
-    """Where --compile auto would have compiled the model: one line where this machine can't."""
-    if not can_build:
-        view.line(
-            "  note: it runs uncompiled, which is slower, for this machine has no C compiler or no headers of Python: "
-            "install gcc and python3-dev."
-        )
-
-
-def advise(view: View, row: dict[str, Any], train: Subset) -> None:
-    """When the device waits for data, one line says so."""
-    if row["epoch"] == 1 and row.get("data_wait", 0) > 0.25:
-        store = train.loader.pictures.store
-        what = "use --cache disk, or more --workers" if store is None else "use more --workers, or a faster disk"
-        if not isinstance(store, DiskStore | None):
-            what = "the images are in memory already, so the device is faster than this processor"
-        view.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
-
-
-def advise_shorter(view: View, seconds: float, solved: bool) -> None:
-    """Of a run that takes long: how long, and what is sooner done. `solved`: it began with a linear classifier."""
-    if seconds >= LONG:
-        probe = "--tune probe would stop at the linear classifier, and " if solved else ""
-        view.line(f"  This takes about {clock(seconds)}; {probe}fewer --epochs are sooner done.")
-
-
-def kept(best: dict[str, Any], solved: bool) -> str:
-    """`solved`: it began with a linear classifier on frozen features."""
-    if "share" not in best and not best["epoch"]:
-        return "the linear classifier on frozen features" if solved else "what it began with"
-    share = best.get("share", 1.0)
-    if not share:
-        return "the linear classifier on frozen features: on the validation images tuning was no better"
-    end = f"epoch {best['epoch']}" if best["epoch"] else "the last epoch"
-    return end if share == 1 else f"{share:.0%} of the way from the linear classifier to {end}"
-
-
-def surer(score: float, count: int, figure: str) -> str:
-    """Where few images were validated on, and chose: a figure of more of them, which chose nothing."""
-    return (
-        f"(They are few. On the {count:,} training images, cross-validated, the linear classifier on frozen features "
-        f"has {SHORT[figure]} {score:.1%}.)"
+def show_uncompiled(console: Console) -> None:
+    """Where --compile auto would have compiled the model, and this machine can't."""
+    console.line(
+        "  note: the model runs uncompiled, which is slower, because this machine has no C compiler or no Python "
+        "headers: install gcc and python3-dev."
     )
 
 
-def show_nameless(view: View, classes: Sequence[str]) -> None:
-    """Where masks or boxes bring numbers alone: how to call them by names."""
-    if all(re.fullmatch(r"class \d+", name) for name in classes):
-        view.line("Its classes are numbers: put a classes.txt (a name a line, from 0 on) beside the data for names.")
-
-
-def show_outcome(
-    view: View, named: dict[str, str], figures: dict[str, Any], chosen: str, spent: str, folder: Path, remark: str = "",
-    chose: bool = True,
+def show_step(
+    console: Console, epoch: int, epochs: int, step: int, steps: int, loss: float | None, beside: str,
+    rate: float, wait: float, seconds_left: float | None, score: dict[str, float],
 ) -> None:  # fmt: skip
-    """The figures that `named` gives a name to, which weights were kept, and where all is. `chose`: did the images of
-    these figures choose anything?"""
-    view.line()
-    for name, words in named.items():
+    share = step / steps
+    told = "  ".join(f"{name} {value:.3f}" for name, value in score.items() if name != "val_loss" and _told(name))
+    waits = f"  waits for data {wait:.0%}" if wait >= 0.05 else ""
+    left = None if seconds_left is None else f"{clock(seconds_left)} left"
+    bar = "█" * round(20 * share) + "·" * (20 - round(20 * share))
+    console.progress(
+        fitting(
+            (0, f"epoch {epoch}/{epochs}"),
+            (8, bar if console.columns else None),
+            (3, f"step {step}/{steps}"),
+            (2, left),
+            (1, None if loss is None else f"loss {loss:.3f}"),
+            (5, None if loss is None else beside.strip()),
+            (6, told),
+            (4, None if left is None else f"{pace(rate)}{waits}"),
+            (7, memory()),
+            width=console.columns,
+        )
+    )
+
+
+def show_epoch(
+    console: Console, row: dict[str, Any], epochs: int, beside: str, is_best: bool, ahead: float | None
+) -> None:
+    """`ahead` is what an earlier epoch validated at, if better: then "kept" needs a reason."""
+    console.settle()
+    if epochs > 40 and row["epoch"] % (epochs // 20) and row["epoch"] != epochs:
+        return  # metrics.jsonl has them all
+    score = "".join(
+        f"  {name.replace('_', ' ')} {value:.4f}"
+        for name, value in row.items()
+        if name.startswith("val_") and _told(name)
+    )
+    why = "" if ahead is None else f" (the best so far, {ahead:.4f}, is within a standard error)"
+    star = f"  kept{why}" if is_best and score and not beside else ""
+    loss = f"train loss {row['train_loss']:.4f}{beside}"
+    rate = pace(row["images_per_second"])
+    console.line(f"  epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  {loss}{score}  {rate}{star}")
+
+
+def _told(name: str) -> bool:
+    return not name.endswith("_error")
+
+
+def memory() -> str:
+    return f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_initialized() else ""
+
+
+def advise_on_data(console: Console, row: dict[str, Any], store: Any) -> None:
+    """When the device waits for data, one line says so."""
+    if row["epoch"] == 1 and row.get("data_wait", 0) > 0.25:
+        what = "use --cache disk, or more --workers" if store is None else "use more --workers, or a faster disk"
+        if not isinstance(store, DiskStore | None):
+            what = "the images are in memory already, so the device is faster than this processor"
+        console.line(f"  The device waited for data {row['data_wait']:.0%} of the time: {what}.")
+
+
+def advise_shorter(console: Console, seconds: float, probed: bool) -> None:
+    """Of a run that takes long: how long, and what would take less time."""
+    if seconds >= LONG:
+        probe = "--tune probe would stop at the linear probe, and " if probed else ""
+        console.line(f"  This takes about {clock(seconds)}; {probe}fewer --epochs would take less time.")
+
+
+def show_probe(console: Console, figure: str, score: float, seconds: float) -> None:
+    console.line(
+        f"Linear probe on frozen features: {figure} {score:.1%}, cross-validated on the training images "
+        f"({clock(seconds)})."
+    )
+
+
+# -- the outcome -------------------------------------------------------------------------------------------------------
+
+
+def show_outcome(ctx: Context, figures: dict[str, Any], kept: Kept, spent: str, notes: list[str], chose: bool) -> None:
+    """The figures that have a title, which weights were kept, and where everything is. `chose`: did the images of these
+    figures choose anything?"""
+    console, folder = ctx.console, ctx.folder
+    console.line()
+    for name, title in ctx.task.titles.items():
         if name in figures:
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
             interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
-            view.line(f"{words}: {figures[name]:.1%}{interval}, on {int(figures['n']):,} validation images")
+            value = f"{figures[name]:.4f}{ctx.task.log_beside(ctx)}" if name == "loss" else f"{figures[name]:.1%}"
+            console.line(f"{title}: {value}{interval}, on {int(figures['n']):,} validation images")
     if figures and chose:
-        view.line(f"(Those images {CHOSE.removeprefix('which ')}, and measure on some with `vitrail evaluate`.)")
-    if remark:
-        view.line(remark)
-    view.line(f"Kept: {chosen}, after {spent}.")
-    view.line(f"Model:  {folder / 'model.safetensors'}")
+        console.line(
+            "(Those images also chose what was kept: expect less on new images, and measure on some with "
+            "`vitrail evaluate`.)"
+        )
+    for note in notes:
+        console.line(f"({note})")
+    if ctx.probe is not None and 0 < figures.get("n", 0) < FEW:
+        console.line(
+            f"(With so few validation images the figure is uncertain. The linear probe, cross-validated on the "
+            f"{ctx.probe.images:,} training images, has {ctx.task.short[ctx.task.figure_of(ctx)]} "
+            f"{ctx.probe.score:.1%}.)"
+        )
+    console.line(f"Kept: {kept}, after {spent}.")
+    console.line(f"Model:  {folder / 'model.safetensors'}")
     if (small := folder / "adapter.safetensors").exists():
-        alone = "; its head alone has learned" if chosen.startswith("the linear classifier") else ""
-        view.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base{alone})")
-    view.line(f"Report: {folder / 'report.html'}")
+        alone = "; only its head was trained" if kept.code == "probe" else ""
+        console.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base{alone})")
+    console.line(f"Report: {folder / 'report.html'}")

@@ -1,7 +1,7 @@
-"""The optimizer and its parameter groups, the learning rate at each step, the running average of the weights."""
+"""Optimizers by name, and the parameter groups that they are given."""
 
-import math
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +12,14 @@ from vitrail.training.muon import Muon
 STACKED = ("qkv.weight", "qkv.lora_b")  # matrices of queries, keys and values, one above the other
 
 
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "muon": Muon}
+
+
 def make_optimizer(
     model: nn.Module, kind: str, lr: float, weight_decay: float, layer_decay: float, betas: tuple[float, float]
 ) -> Any:
     groups = parameter_groups(model, lr, weight_decay, layer_decay, apart=kind == "muon")
-    kinds = Muon if kind == "muon" else torch.optim.AdamW
-    return kinds(groups, lr=lr, betas=betas, fused=True)
+    return OPTIMIZERS[kind](groups, lr=lr, betas=betas, fused=True)
 
 
 def parameter_groups(
@@ -78,60 +80,3 @@ def hidden(name: str, parameter: Tensor) -> bool:
     inner = any(part in f".{name}" for part in (".blocks.", ".stages.", ".stem.convs.")) and ".bias." not in name
     matrix = parameter.ndim == 2 or (parameter.ndim == 4 and parameter.shape[1] > 1)
     return inner and matrix and decays(name, parameter)
-
-
-def rate_factor(step: int, steps: int, warmup: int, last: float = 0.01) -> float:
-    """Of the peak learning rate: linear from 0 over `warmup` steps, then a cosine down to `last`."""
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = (step - warmup) / max(1, steps - 1 - warmup)
-    return last + (1 - last) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
-
-
-def set_rates(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr * group["scale"])
-        else:
-            group["lr"] = lr * group["scale"]
-
-
-def statistics(model: nn.Module) -> dict[str, Tensor]:
-    """What batch norm keeps of the images that it has seen, by name; a transformer has none."""
-    kept = model.state_dict(keep_vars=True)
-    return {n: v for n, v in kept.items() if not isinstance(v, nn.Parameter) and v.is_floating_point()}
-
-
-class RunningAverage:
-    """EMA of a model's trainable weights, and of the statistics that go with them: a ← d·a + (1 − d)·w after every
-    step, with d = min(decay, (1 + t) / (10 + t)), so that the first weights are soon forgotten."""
-
-    def __init__(self, model: nn.Module, decay: float):
-        self.decay, self.updates = decay, 0
-        self._statistics = statistics(model)
-        self.average = {n: p.detach().clone() for n, p in self._averaged(model).items()}
-
-    def _averaged(self, model: nn.Module) -> dict[str, Tensor]:
-        return {n: p for n, p in model.named_parameters() if p.requires_grad} | self._statistics
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_([*self.average.values()], [*self._averaged(model).values()], 1 - decay)
-
-    def swap(self, model: nn.Module) -> None:
-        """Exchanges the average and the model's weights; twice changes nothing."""
-        with torch.no_grad():
-            for name, value in self._averaged(model).items():
-                kept = value.detach().clone()
-                value.copy_(self.average[name])
-                self.average[name].copy_(kept)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"average": self.average, "updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.updates = state["updates"]
-        for name, value in self.average.items():
-            value.copy_(state["average"][name])

@@ -1,29 +1,41 @@
-"""`vitrail.train`: from DATA to a run folder."""
+"""`vitrail.train` and `vitrail.pretrain`: from DATA to a run folder."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+import shlex
+import time
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from vitrail.console import View
+from vitrail.console import Console
 from vitrail.data.existence import check_exists
-from vitrail.data.samples import Sample, Source, some
-from vitrail.data.sources.classification import open_source
+from vitrail.data.samples import Sample, Source
 from vitrail.data.split import divide
 from vitrail.distributed import Processes, processes
+from vitrail.environment import command_line
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import choose_precision, fitting_threads
-from vitrail.models import CNNSettings
-from vitrail.training.checkpoint import load_state, remove_parts, seed_step
-from vitrail.training.config import R, Recipe, made, to_dict
-from vitrail.training.job import Job
+from vitrail.models.short import can_build
+from vitrail.reasons import Reason
+from vitrail.tasks import registry
+from vitrail.tasks.base import Measured, Task
+from vitrail.tasks.context import Context
+from vitrail.tasks.image_level import learns_matrices
+from vitrail.tasks.planning import Facts, settled
+from vitrail.tasks.provenance import samples_digest
+from vitrail.training import messages
+from vitrail.training.batches import seed_step
+from vitrail.training.config import TrainConfig, made
 from vitrail.training.log import check_packages
-from vitrail.training.plan import Facts, fill
-from vitrail.training.run_record import continued, digest, read_record
-from vitrail.training.start import start_model
-from vitrail.training.work import Work
+from vitrail.training.messages import Kept, show_plan
+from vitrail.training.optimizers import hidden
+from vitrail.training.outputs import clean_up, keep_model, spent, write_page
+from vitrail.training.phases import REFIT, START, interpolate, probe, refit, tune
+from vitrail.training.run_record import continued, read_record
+from vitrail.training.setup import caches, check_compiler, read_images, would_compile
+from vitrail.training.signals import Stopped
+from vitrail.training.state import load_state, remove_parts
 from vitrail.weights import read_checkpoint
 
 
@@ -38,120 +50,114 @@ class Run:
         return str(self.folder)
 
 
-def train(data: str | Path | None = None, recipe: Recipe | None = None, **options: Any) -> Run:
-    """Trains on DATA and gives the run; `options` are the fields of `Recipe`, what the command line calls --epochs.
+def train(
+    data: str | Path | None = None, config: TrainConfig | str | PathLike[str] | None = None, **options: Any
+) -> Run:
+    """Trains on DATA and gives the run; `options` are what the command line calls --epochs and so on, over those of
+    `config`: a `TrainConfig`, or a YAML or JSON file such as the run.json of another run.
 
     >>> run = vitrail.train("pets/images", weights="deit_tiny.safetensors", epochs=10)
     """
-    recipe = made(Recipe, "train", options, recipe)
-    check_packages(recipe.wandb, recipe.mlflow)
-    if not recipe.resume:
-        check_exists(data or "", recipe.task)
-    with processes(recipe.device) as group:
-        if recipe.resume:
-            return resume(data, recipe, group, kind_of)
-        return kind_of(to_dict(recipe)).begin(str(data), recipe, group)
+    return _start(data, config, options, None)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a task is to training: its run, how its data is opened, how it begins."""
-
-    work: type[Work]
-    opened: Callable[[str], Source]
-    begin: Callable[[str, Any, Processes], Run]
-
-
-def kind_of(recipe: dict[str, Any]) -> Kind:
-    """By the options of a run. Imported when asked for: torchvision's detection alone takes a second."""
-    task = recipe.get("task", "classify")
-    if task == "segment":
-        from vitrail.training.dense.segment import Segmentation, open_masks, train_segmenter
-
-        return Kind(Segmentation, open_masks, train_segmenter)
-    if task == "detect":
-        from vitrail.training.dense.detect import Detection, open_boxes, train_detector
-
-        return Kind(Detection, open_boxes, train_detector)
-    if task == "spoof":
-        from vitrail.training.spoof import SpoofJob, opener
-
-        opened = opener(recipe)
-        return Kind(SpoofJob, opened, partial(_train, work=SpoofJob, opened=opened))
-    return Kind(Job, open_source, _train)
-
-
-def _train(
-    data: str, recipe: Recipe, group: Processes, work: type[Job] = Job, opened: Callable[[str], Source] = open_source
+def pretrain(
+    data: str | Path | None = None, config: TrainConfig | str | PathLike[str] | None = None, **options: Any
 ) -> Run:
-    folder = group.of_first(run_folder(recipe, data))
-    source = opened(data)
-    learnt = pictures_to_learn(source)
-    seed_step(recipe.seed, 0, 0, 0)  # the initial weights
-    start = start_model(
-        recipe.model, recipe.weights, source.classes, recipe.image_size, recipe.fit, typical_side(learnt),
-        group.device.type == "cuda", recipe.teacher is not None and recipe.tune == "full", recipe.tune,
-    )  # fmt: skip
-    settings: Any = start.model.settings
+    """Trains a masked autoencoder on the images of DATA, labelled or not, and gives the run; `options` are what the
+    command line calls --mask-ratio and so on.
+
+    >>> run = vitrail.pretrain("photos", epochs=200)
+    >>> vitrail.train("pets/images", weights=run)
+    """
+    return _start(data, config, options, "reconstruct")
+
+
+def _start(data: Any, config: Any, options: dict[str, Any], task: str | None) -> Run:
+    given = config if isinstance(config, TrainConfig) else None
+    asked = made(task, options, given, None if config is given else config)
+    check_packages(asked.wandb, asked.mlflow)
+    if not asked.resume:
+        check_exists(data or "", registry.expects(asked.task), registry.takes_names(asked.task))
+    with processes(asked.device) as group:
+        return resume(data, asked, group) if asked.resume else begin(str(data), asked, group)
+
+
+# -- how a run begins --------------------------------------------------------------------------------------------------
+
+
+def begin(data: str, config: TrainConfig, group: Processes) -> Run:
+    task, console = registry.task(config.task), Console(group.first)
+    folder = group.of_first(run_folder(config, data))
+    task.check(config)
+    source = task.open(data, config, console)
+    learnt, gpu = images_to_learn(source), group.device.type == "cuda"
+    seed_step(config.seed, 0, 0, 0)  # the initial weights
+    start = task.start(config, source, learnt, gpu)
     facts = Facts(
-        len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), "val" in source.splits,
-        layered=not isinstance(settings, CNNSettings), drops_paths=getattr(settings, "drops_paths", True),
-        masked=start.masked, multi_label=source.multi_label,
+        len(learnt), len(source.classes), start.pretrained, max(start.preprocessing.size), start.model.settings,
+        "val" in source.splits, start.masked, source.multi_label,
     )  # fmt: skip
-    full, why, samples = planned(partial(fill, facts=facts), recipe, source)
-    dtype, why["precision"] = choose_precision(recipe.precision, group.device)
-    job = work(data, source, samples, start, recipe, full, why, dtype, folder, group, View(group.first))
-    with fitting_threads(start.model, group.device):
-        return Run(folder, job.run())
+    full, why, samples = planned(task, config, source, facts)
+    start = task.build(start, full, why, source, learnt, gpu)
+    dtype, why["precision"] = choose_precision(config.precision, group.device)
+    ctx = Context(task, data, source, samples, start, config, full, why, dtype, folder, group, console, command_line())
+    return run(ctx)
 
 
-def resume(data: str | Path | None, recipe: R, group: Processes, kinds: Callable[[dict[str, Any]], Kind]) -> Run:
+def resume(data: str | Path | None, asked: TrainConfig, group: Processes) -> Run:
     """Goes on from the saved state; a run that was killed before there was one begins anew, in the same folder."""
-    folder: Path | None = recipe.out  # type: ignore[attr-defined]
+    folder: Path | None = asked.out
     if folder is None:
-        raise VitrailError("--resume continues the run in --out: name its folder.")
-    record = read_record(folder)
-    kind = kinds(record.recipe)
-    if record.verb != kind.work.verb:
-        raise VitrailError(f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.")
-    given, full = continued(record, recipe)
+        raise VitrailError("--resume continues the run in --out: name its folder.", code="no_folder")
+    record, console = read_record(folder), Console(group.first)
+    task = registry.task(record.task)
+    if record.verb != registry.task(asked.task).verb:
+        raise VitrailError(
+            f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.", code="other_verb"
+        )
+    given, full = continued(record, asked)
     data, state = str(data or record.data), load_state(folder / "last.pt")
     if group.first:
         remove_parts(folder)
     if state is None:
-        return kind.begin(data, given, group)
-    source, asked = kind.opened(data), to_dict(full)
-    samples = splits(source, asked["val"] or 0.0, asked["seed"])
+        return begin(data, given, group)
+    source = task.open(data, full, None)
+    samples = splits(source, full.val or 0.0, full.seed)
     for split, before in record.samples.items():
-        if digest(samples[split]) != before:
+        if (now := samples_digest(samples[split])) != before:
             raise VitrailError(
-                f"{data} has changed since the run in {folder} began ({split}: {before} then, "
-                f"{digest(samples[split])} now), so it can't be continued exactly: start a new run."
-            )
+                f"{data} has changed since the run in {folder} began ({split}: {before} then, {now} now), so it can't "
+                "be continued exactly: start a new run.",
+                code="data_changed", split=split,
+            )  # fmt: skip
     about = read_checkpoint(folder / "model.safetensors").about if (folder / "model.safetensors").exists() else {}
     if about.get("finished"):
-        View(group.first).line(f"The run in {folder} is finished already.")
+        console.line(f"The run in {folder} is finished already.")
         return Run(folder, about.get("figures", about.get("metrics", {})))
-    dtype, _ = choose_precision(asked["precision"], group.device)
-    job = kind.work(
-        data, source, samples, record.start(), given, full, record.why, dtype, folder, group, View(group.first),
-        (record, state),
+    dtype, _ = choose_precision(full.precision, group.device)
+    ctx = Context(
+        task, data, source, samples, record.start(), given, full, record.reasons(), dtype, folder, group, console,
+        record.command, left_out_before=record.unreadable, resumed=state, record=record.facts,
     )  # fmt: skip
-    with fitting_threads(job.model, group.device):
-        return Run(folder, job.run())
+    ctx.small_head = any(row.get("begins_small", False) for row in state["history"])
+    return run(ctx)
 
 
-def pictures_to_learn(source: Source) -> list[Sample]:
+def images_to_learn(source: Source) -> list[Sample]:
     learnt = source.splits.get("train") or source.splits.get("all")
     if not learnt:
-        raise VitrailError(f"{source.name} has no training images: put them into train/, or give class folders alone.")
+        raise VitrailError(
+            f"{source.name} has no training images: put them into train/, or give class folders alone.",
+            code="no_training_images",
+        )
     return learnt
 
 
 def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]]:
-    """What to learn from and what to choose by: val/ where there is one, else a part of the training images; never
+    """What to train on and what to choose by: val/ where there is one, else a part of the training images; never
     test/."""
-    learnt = pictures_to_learn(source)
+    learnt = images_to_learn(source)
     if "val" in source.splits:
         return {"train": learnt, "val": source.splits["val"]}
     rest, part = divide(learnt, fraction, seed)
@@ -159,42 +165,39 @@ def splits(source: Source, fraction: float, seed: int) -> dict[str, list[Sample]
 
 
 def planned(
-    plan: Callable[[Any], tuple[Any, dict[str, str]]], recipe: Any, source: Source
-) -> tuple[Any, dict[str, str], dict[str, list[Sample]]]:
-    """The recipe with nothing left open, the reasons, and the splits: what depends on how many images are left to learn
-    from is known only then."""
-    if recipe.val is not None and "val" in source.splits and getattr(recipe, "task", "") != "spoof":  # which divides
-        raise VitrailError(f"{source.name} has a val/ of its own, so nothing is held out: leave --val out.")
-    full, why = plan(recipe)
-    samples = splits(source, full.val or 0.0, recipe.seed)
+    task: Task, config: TrainConfig, source: Source, facts: Facts
+) -> tuple[TrainConfig, dict[str, Reason], dict[str, list[Sample]]]:
+    """The configuration with nothing left open, the reasons, and the splits: what depends on how many images are left
+    to train on is known only then."""
+    if config.val is not None and "val" in source.splits and not task.divides_itself:
+        raise VitrailError(
+            f"{source.name} has a val/ of its own, so nothing is held out: leave --val out.", code="own_val"
+        )
+    full, why = plan(task, config, facts)
+    samples = splits(source, full.val or 0.0, config.seed)
     if full.batch_size > (all_images := len(samples["train"])):
-        full, why = plan(replace(recipe, batch_size=all_images))
-        why["batch_size"] = "all images at once: there are no more"
-    if not samples["val"] and getattr(full, "refit", "off") == "on":
-        full, why["refit"] = replace(full, refit="off"), "nothing is held out"
+        full, why = plan(task, config.replace(batch_size=all_images), facts)
+        why["batch_size"] = Reason("whole_batch")
+    if not samples["val"] and full.get("refit") == "on":
+        full, why["refit"] = full.replace(refit="off"), Reason("nothing_held_out")
     return full, why, samples
 
 
-def typical_side(samples: list[Sample], side: Callable[[tuple[int, int]], int] = max) -> int:
-    """The larger side of the median of a few pictures; or the smaller, with `side=min`."""
-    sides = []
-    for sample in samples[:: max(1, len(samples) // 16)]:
-        try:
-            sides.append(side(sample.decode().size))
-        except VitrailError:
-            continue
-    if not sides:
-        raise VitrailError(f"None of these pictures can be read: {some(sample.name for sample in samples)}.")
-    return sorted(sides)[len(sides) // 2]
+def plan(task: Task, config: TrainConfig, facts: Facts) -> tuple[TrainConfig, dict[str, Reason]]:
+    full, why = settled(config, task.plan(config, facts))
+    if full.clip is None:
+        full = full.replace(clip=1.0)
+    return task.settle(full, why, facts), why  # type: ignore[return-value]
 
 
-def run_folder(recipe: Any, data: str) -> Path:
+def run_folder(config: Any, data: str) -> Path:
     """--out, or runs/NAME, with a number where that exists. A folder with a run in it is never written over, and what
-    can't be written is said before an hour is spent on reading pictures."""
-    folder = recipe.out or _free_folder(data)
-    if (folder / "run.json").exists() and not recipe.resume:
+    can't be written is said before an hour is spent on reading images."""
+    folder = config.out or _free_folder(data)
+    if (folder / "run.json").exists() and not config.resume:
         raise VitrailError(
-            f"{folder} holds a run already: add --resume to continue it, or name another folder with --out."
+            f"{folder} holds a run already: add --resume to continue it, or name another folder with --out.",
+            code="folder_taken",
         )
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
@@ -213,3 +216,57 @@ def _free_folder(data: str) -> Path:
     while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return folder
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def run(ctx: Context) -> Run:
+    """The four phases of `phases`, and the figures and the report at their end."""
+    with fitting_threads(ctx.start.model, ctx.device):
+        try:
+            return Run(ctx.folder, _phases(ctx))
+        except Stopped as stopped:
+            again = ["vitrail", ctx.task.verb, ctx.data, "--out", str(ctx.folder), "--resume"]
+            raise stopped.with_command(shlex.join(again)) from None
+
+
+def _phases(ctx: Context) -> dict[str, Any]:
+    began = time.monotonic()
+    prepare(ctx)
+    read_images(ctx)
+    history, best = tune(ctx, probe(ctx))
+    share, best = interpolate(ctx, history, best)
+    measured = ctx.task.measure(ctx) if "val" in ctx.subsets else Measured()
+    unreadable, count = ctx.unreadable(), len(ctx.subsets["train"].numbers)
+    new = {name: why for name, why in unreadable.items() if name not in ctx.left_out}
+    messages.show_unreadable(ctx.console, new)
+    trained = f"{count:,} image{'s' * (count != 1)}"
+    if (everything := refit(ctx, share)) is not None:
+        trained += f", then on all {everything:,} with what validation had chosen"
+    kept = Kept.of(best, probed=any(row["epoch"] == 0 for row in history))
+    chose = bool(ctx.task.figure_of(ctx)) and bool(ctx.epochs or measured.header)  # an epoch, or thresholds
+    if ctx.processes.first:
+        write_page(ctx, measured, history, best, kept, trained, chose, unreadable, spent(ctx, began))
+    keep_model(ctx, {**best, **measured.figures}, finished=True, figures=measured.figures, **measured.header)
+    if ctx.processes.first:
+        clean_up(ctx.folder, START, REFIT)
+        notes = ctx.task.closing_notes(ctx, measured)
+        messages.show_outcome(ctx, measured.figures, kept, spent(ctx, began), notes, chose)
+    return measured.figures
+
+
+def prepare(ctx: Context) -> None:
+    """The model with what is added to it, the objective, and the plan: everything is checked before images are read."""
+    ctx.task.prepare_model(ctx)
+    if ctx.config.optimizer == "muon" and not learns_matrices(ctx, hidden):
+        raise VitrailError(
+            "--optimizer muon is for matrices inside of a transformer, and none of them is trained here: leave it out.",
+            code="muon_without_matrices",
+        )
+    ctx.objective = ctx.task.objective(ctx)
+    show_plan(ctx)
+    if ctx.config.compile == "on" and ctx.epochs and not caches(ctx):
+        check_compiler(ctx.device)
+    if would_compile(ctx, len(ctx.samples["train"])) and not can_build():
+        messages.show_uncompiled(ctx.console)

@@ -1,24 +1,21 @@
 """run.json: what a run is, written when it begins, so that it can be told, repeated, and continued."""
 
-import hashlib
 import json
 import os
-import platform
-import shlex
-import sys
-from dataclasses import asdict, dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from vitrail.data.samples import Sample, plural
+from vitrail.environment import versions
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, build
-from vitrail.training.checkpoint import write_text
-from vitrail.training.config import MACHINE, R, from_dict, to_dict
-from vitrail.training.start import Start
+from vitrail.reasons import Reason
+from vitrail.tasks.backbones import Start
+from vitrail.tasks.context import Context
+from vitrail.tasks.provenance import samples_digest
+from vitrail.training.config import TrainConfig, from_dict, machine_options
+from vitrail.training.state import write_text
 from vitrail.weights.checkpoint import settings_from_dict, settings_to_dict
 
 
@@ -27,17 +24,33 @@ class Record:
     """Values that JSON can hold."""
 
     data: str
-    given: dict[str, Any]  # the recipe as it was asked for
+    given: dict[str, Any]  # the options as they were asked for
     recipe: dict[str, Any]  # with nothing left open
     why: dict[str, str]  # the reason of each choice
     model: dict[str, Any]  # architecture, preprocessing, where its weights came from
-    samples: dict[str, str]  # split → digest of the pictures in it and their labels
-    unreadable: dict[str, str] = field(default_factory=dict)  # name → reason, of the pictures left out from the start
+    samples: dict[str, str]  # split → digest of the images in it and their labels
+    unreadable: dict[str, str] = field(default_factory=dict)  # name → reason, of the images left out from the start
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     verb: str = "train"  # of the command that began it
-    protocol: dict[str, Any] = field(default_factory=dict)  # who was kept apart from whom, where that matters
-    teacher: dict[str, Any] = field(default_factory=dict)  # whom it learns from: name, source, digest, figures
+    facts: dict[str, Any] = field(default_factory=dict)  # what the task adds, such as the teacher or the protocol
+
+    @classmethod
+    def of(cls, ctx: Context) -> "Record":
+        path = Path(ctx.data).expanduser()
+        return cls(
+            data=str(path.absolute()) if path.exists() else ctx.data,
+            given=ctx.given.to_dict(),
+            recipe=ctx.config.to_dict(),
+            why={name: str(reason) for name, reason in ctx.why.items()},
+            model=described(ctx),
+            samples={split: samples_digest(samples) for split, samples in ctx.samples.items()},
+            unreadable=ctx.left_out,
+            command=ctx.command,
+            versions=versions(ctx.device),
+            verb=ctx.task.verb,
+            facts=ctx.task.record_facts(ctx),
+        )
 
     def write(self, folder: Path, first: bool = False) -> None:
         """`first`: only where there is none, else FileExistsError."""
@@ -56,29 +69,38 @@ class Record:
         finally:
             draft.unlink(missing_ok=True)
 
+    @property
+    def task(self) -> str:
+        return self.recipe.get("task", "reconstruct" if self.verb == "pretrain" else "classify")
+
     def start(self) -> Start:
         """The model that the run began with, but for its weights, which the saved state has."""
         values = dict(self.model)
-        model = build(settings_from_dict(values.pop("settings")))
-        stored: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.pop("preprocessing").items()
-        }
+        model = build(settings_from_dict(values["settings"]))
+        stored = {k: tuple(v) if isinstance(v, list) else v for k, v in values["preprocessing"].items()}
         pre = Preprocessing(**stored)
         model.preprocessing = pre  # type: ignore[assignment]
-        return Start(model, pre, **values)
+        why = [Reason("recorded", text=values["why"])]
+        side = values.get("image_side", values.get("pictures", 0))  # as version 0.2.1 called it
+        return Start(
+            model, pre, values["name"], values["pretrained"], why, values.get("masked", False), values.get("base"), side
+        )
+
+    def reasons(self) -> dict[str, Reason]:
+        return {name: Reason("recorded", text=text) for name, text in self.why.items()}
 
 
-def described(start: Start) -> dict[str, Any]:
+def described(ctx: Context) -> dict[str, Any]:
     """What `Record.start` reads back."""
-    settings = settings_to_dict(start.model.settings)  # type: ignore[arg-type]
+    start = ctx.start
     return {
         "name": start.name,
         "pretrained": start.pretrained,
         "why": start.why,
         "masked": start.masked,
         "base": start.base,
-        "pictures": start.pictures,
-        "settings": settings,
+        "image_side": start.image_side,
+        "settings": settings_to_dict(ctx.model.settings),  # type: ignore[arg-type]
         "preprocessing": asdict(start.preprocessing),
     }
 
@@ -87,77 +109,59 @@ def read_record(folder: Path) -> Record:
     path = folder / "run.json"
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        saved = {"verb": "train", "teacher": {}, "protocol": {}, **saved}  # of a run from before there was another
+        old = {name: saved[name] for name in ("teacher", "protocol") if saved.get(name)}  # of versions before 0.3
+        saved = {"verb": "train", "facts": old, **saved}
         return Record(**{name: saved[name] for name in (field.name for field in fields(Record))})
     except FileNotFoundError:
-        nothing = f"There is nothing to resume in {folder}: it holds no run.json. Start without --resume."
-        raise VitrailError(nothing) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VitrailError(f"{path} can't be read ({error}): start again without --resume.") from None
+        raise VitrailError(
+            f"There is nothing to resume in {folder}: it holds no run.json. Start without --resume.", code="no_run"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise VitrailError(
+            f"{path} can't be read ({error}): start again without --resume.", code="bad_record"
+        ) from None
 
 
-def continued(record: Record, asked: R) -> tuple[R, R]:
-    """The recipe of the run that is continued, as it was given and in full. What a machine does may change; what the
-    run is may not."""
-    kind: Any = type(asked)
-    given, wanted, default = from_dict(kind, record.given), to_dict(asked), to_dict(kind())
-    for name, value in to_dict(given).items():
-        planned = record.recipe.get(name, value)
-        if name not in MACHINE and wanted[name] != default[name] and wanted[name] not in (value, planned):
+def continued(record: Record, asked: TrainConfig) -> tuple[TrainConfig, TrainConfig]:
+    """The options of the run that is continued, as they were given and in full. What a machine does may change; what
+    the run is may not."""
+    given, full = from_dict(record.given, record.task), from_dict(record.recipe, record.task)
+    wanted, default, machine = asked.to_dict(), asked.defaults, machine_options(given)
+    for name in [name for name in wanted if name in default and wanted[name] != default[name] and name not in machine]:
+        planned = full.get(name)
+        if name not in given or wanted[name] not in (given.get(name), planned):
             raise VitrailError(
                 f"The run in {wanted['out']} has {name} {planned}; --resume continues it exactly, so leave "
-                f"--{name.replace('_', '-')} {wanted[name]} out, or start a new run."
-            )
-    changes = {name: getattr(asked, name) for name in MACHINE & wanted.keys() if wanted[name] != default[name]}
-    return replace(given, **changes), replace(from_dict(kind, record.recipe), **changes)
+                f"--{name.replace('_', '-')} {wanted[name]} out, or start a new run.",
+                code="not_the_same_run", option=name,
+            )  # fmt: skip
+    changes = {name: asked.get(name) for name in machine if name in asked and asked.get(name) != default[name]}
+    return given.replace(**changes), full.replace(**changes)
 
 
-def digest(samples: list[Sample]) -> str:
-    """Of the names and labels, in order: what a number means in a saved state."""
-    text = json.dumps([[sample.name, sample.labels] for sample in samples])
-    return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def refitted(about: dict[str, Any]) -> bool:
-    """By the header of its model: has a run learned, in the end, from what it had validated on?"""
-    return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
-
-
-def same_split(about: dict[str, Any], other: dict[str, Any], own_val: bool) -> bool:
-    """By the headers of their models: did two runs hold out the same images? `own_val`: the data comes with them. Older
-    headers have no digest of these, but the name of the data, and how they were drawn."""
-    if "held_out" in about and "held_out" in other:
-        return about["held_out"] == other["held_out"]
-    one, two = (each.get("recipe") or {} for each in (about, other))
-    alike = own_val or all(name in one and one[name] == two.get(name) for name in ("seed", "val"))
-    return alike and about.get("data") == other.get("data")
-
-
-def command_line() -> str:
-    """The command that a person typed; of a Python program, its name."""
-    program = Path(sys.argv[0])
-    name = "vitrail" if program.name in ("vitrail", "__main__.py") else str(program)
-    return shlex.join([name, *sys.argv[1:]])
-
-
-def versions(device: torch.device) -> dict[str, str]:
-    import vitrail
-
-    if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
-    else:
-        hardware = f"{platform.processor() or platform.machine()}, {plural(torch.get_num_threads(), 'thread')}"
-    return {
-        "vitrail": vitrail.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": installed("torchvision"),  # without the seconds that it takes to import
-        "hardware": hardware,
-    }
-
-
-def installed(package: str) -> str:
+def begin_folder(ctx: Context) -> None:
+    """Makes the run folder, with run.json and split.csv: what makes the run repeatable."""
+    folder, first, written = ctx.folder, ctx.is_new, False
+    new = not folder.exists()
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VitrailError(f"The run folder {folder} can't be made: {error.strerror}.") from None
+    try:
+        Record.of(ctx).write(folder, first and not ctx.given.resume)
+        written = True
+        samples = ctx.samples | {"test": ctx.source.splits.get("test", [])}
+        ctx.task.write_split(ctx, folder / "split.csv", samples)
+    except FileExistsError:  # it was free before the images were read, which may have been an hour ago
+        raise VitrailError(
+            f"{folder} was taken by another run while this one read its images: start it again, or name a folder of "
+            "its own with --out.",
+            code="folder_taken",
+        ) from None
+    except BaseException:
+        with suppress(OSError):
+            if first and written:
+                (folder / "run.json").unlink()
+            if new:
+                folder.rmdir()  # unless something is in it
+        raise

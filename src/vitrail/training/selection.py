@@ -9,7 +9,7 @@ Row = dict[str, Any]  # of an epoch
 
 
 def is_kept(row: Row, before: Sequence[Row], name: str, validated: int) -> bool:
-    """By the figure of that name, over so many images. The linear classifier of epoch 0 has to be matched in full."""
+    """By the figure of that name, over so many images. The linear probe of epoch 0 has to be matched in full."""
     if name not in row or not before:
         return True
     first = max((_figure(one, name) for one in before if one["epoch"] == 0), default=0.0)
@@ -17,7 +17,7 @@ def is_kept(row: Row, before: Sequence[Row], name: str, validated: int) -> bool:
     return _figure(row, name) >= max(first, _figure(tuned, name) - _standard_error(tuned, name, validated))
 
 
-def ahead(row: Row, before: Sequence[Row], name: str) -> float | None:
+def early_best(row: Row, before: Sequence[Row], name: str) -> float | None:
     """What an earlier epoch validated at, if better."""
     best = _figure(_best(before, name), name)
     return best if best > _figure(row, name) else None

@@ -1,46 +1,42 @@
-"""The loop: steps, epochs, validation, what is kept.
+"""The training loop: epochs, steps, loss, optimizer, schedule, running average.
 
-A step is keyed by (seed, epoch, step): which images, how each is changed, what dropout draws. So a run that was
+A step is keyed by (seed, epoch, step): which images, how each is augmented, what dropout draws. So a run that was
 stopped continues exactly, and the number of processes changes neither the order nor what is done to an image by itself;
-which images are mixed, drop path, and an autoencoder's masks are each process's own affair.
+which images are mixed, drop path, and an autoencoder's masks are drawn by each process for itself.
+
+The loop knows nothing of files, printing, signals or CUDA graphs: whatever is kept, logged, shown or stopped is a
+`Listener`.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.data.augment.images import Augmenter
-from vitrail.data.augment.mixing import draw, mix
-from vitrail.data.loader import epoch_order, occurrences
-from vitrail.data.subset import Subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import autocast
-from vitrail.tasks.classify import Classify
-from vitrail.training.batches import Batches, Numbers, Steps
-from vitrail.training.checkpoint import save_state, seed_step
-from vitrail.training.fast.cuda_graph import Recorded
-from vitrail.training.fast.deferred import Late
-from vitrail.training.optimizers import RunningAverage, make_optimizer, rate_factor, set_rates, statistics
+from vitrail.tasks.base import Objective
+from vitrail.training.batches import Batches, seed_step
+from vitrail.training.fast.deferred import Deferred
+from vitrail.training.optimizers import make_optimizer
+from vitrail.training.schedules import rate_factor, set_rates
 from vitrail.training.selection import is_kept
-from vitrail.training.signals import Interrupted, Leave, Stopped
+from vitrail.training.signals import Stopped
+from vitrail.training.weight_average import RunningAverage, statistics
 
-SAVE_EVERY = 600.0  # seconds between saved states inside a long epoch
-SAVE_REST = 5.0  # at the ends of epochs on a GPU that may be shorter than it takes to save
+Row = dict[str, Any]  # the figures of an epoch
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The numbers that the loop runs on; `train.plan` chooses them."""
+class Hyperparameters:
+    """The numbers that the loop runs on."""
 
     epochs: int
     batch_size: int
@@ -48,9 +44,7 @@ class Settings:
     weight_decay: float = 0.0
     layer_decay: float = 1.0
     warmup: float = 0.0  # epochs
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    calm: int = 0  # epochs at the end without either, and with crops and mirror images alone
+    schedule: str = "cosine"
     ema: float = 0.0
     clip: float = 0.0
     optimizer: str = "adamw"
@@ -59,288 +53,221 @@ class Settings:
     micro_batch: int | None = None  # None: all of a process's share of a batch at once
     compile: bool = False
     varied: bool = False  # do steps differ, as a detector's: in size, and in which weights get a gradient?
+    validate_every: int = 1  # epochs; and after the last
     dtype: torch.dtype = torch.float32
 
-    @property
-    def calm_from(self) -> int:
-        return self.epochs - self.calm
 
+class Listener:
+    """What follows a run. Every method may be left out."""
 
-@dataclass
-class Progress:
-    """What a view shows while an epoch runs."""
+    def on_step(self, trainer: "Trainer") -> None:
+        """A step is under way; its loss is not known yet."""
 
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float | None  # mean over the epoch so far
-    images_per_second: float
-    data_wait: float  # share of the time spent waiting for data
-    seconds_left: float | None  # not known before the second step of a process: the first also compiles
-    score: dict[str, float] = field(default_factory=dict)
+    def on_validated(self, trainer: "Trainer", row: Row, is_best: bool) -> None:
+        """An epoch was validated; the averaged weights are in the model."""
+
+    def on_epoch(self, trainer: "Trainer") -> None:
+        """An epoch is over, and the state is that of the start of the next one."""
+
+    def on_save(self, trainer: "Trainer") -> None:
+        """The state is to be kept now."""
+
+    def on_load(self, trainer: "Trainer") -> None:
+        """A kept state was loaded."""
+
+    def on_smaller(self, trainer: "Trainer") -> None:
+        """Memory ran out: from here on there are fewer images per forward pass."""
+
+    def wants(self) -> tuple[bool, bool]:
+        """To stop; to keep the state."""
+        return False, False
 
 
 class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        task: Classify,
-        train: Subset,
-        augmenter: Augmenter,
-        settings: Settings,
+        objective: Objective,
+        batches: Batches,
+        hyper: Hyperparameters,
         processes: Processes,
         validate: Callable[[nn.Module], dict[str, float]] | None = None,
-        folder: Path | None = None,
-        show: Callable[[Progress], None] | None = None,
-        note: Callable[[str], None] = print,
+        figure: str = "",  # that chooses; without one the last epoch is kept
         validated: int = 0,  # images that `validate` looks at
+        listeners: Sequence[Listener] = (),
     ):
-        self.model, self.task, self.train, self.augmenter, self.settings = model, task, train, augmenter, settings
-        self.processes, self.validate, self.folder, self.show, self.note = processes, validate, folder, show, note
-        self.device, self.validated, self.figure = processes.device, validated, f"val_{task.figure}"
-        rates = settings.lr, settings.weight_decay, settings.layer_decay
-        self.optimizer = make_optimizer(model, settings.optimizer, *rates, settings.betas)
-        alike = self.device.type == "cuda" and processes.count == 1 and not settings.varied
-        self.recorded = Recorded(self.optimizer.zero_grad, note) if alike else None
-        self._suit_groups()
-        self.batch_size = min(settings.batch_size, len(train.numbers))
-        if self.batch_size < processes.count:
-            raise VitrailError(
-                f"Each of {processes.count} processes needs an image in every batch of {self.batch_size}: use a larger "
-                "--batch-size, or fewer processes."
-            )
-        self.steps = len(train.numbers) // self.batch_size  # per epoch; the incomplete last batch is left out
-        self.micro_batch = settings.micro_batch or self.batch_size
-        trained: nn.Module = getattr(task, "trained", lambda model: model)(model)
+        self.model, self.objective, self.batches, self.hyper, self.processes = model, objective, batches, hyper, processes
+        self.validate, self.figure, self.validated = validate, f"val_{figure}", validated
+        self.listeners, self.device = [*listeners], processes.device
+        rates = hyper.lr, hyper.weight_decay, hyper.layer_decay
+        self.optimizer = make_optimizer(model, hyper.optimizer, *rates, hyper.betas)
+        self.batch_size, self.steps = batches.batch_size, batches.steps
+        self.micro_batch, self.shrinks = hyper.micro_batch or self.batch_size, True
+        module = objective.module(model)
         self.parallel: DistributedDataParallel | None = None
         if processes.count > 1:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            self.parallel = DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=settings.varied)
+            self.parallel = DistributedDataParallel(module, device_ids=ids, find_unused_parameters=hyper.varied)
         # After DDP, so that the compiler leaves gaps in which gradients are exchanged.
-        self.net: Any = torch.compile(self.parallel or trained) if settings.compile else self.parallel or trained
-        self.average = RunningAverage(model, settings.ema) if settings.ema else None
-        self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
-        self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] = {}
-        self.warm: tuple[int, int, float] | None = None  # epoch, step and seconds of it after the first step here
-        self.leave = Leave(alone=processes.count == 1)
-        self._saved = time.monotonic()
+        self.net: Any = torch.compile(self.parallel or module) if hyper.compile else self.parallel or module
+        self.average = RunningAverage(model, hyper.ema) if hyper.ema else None
+        self.recorded: Callable[[Trainer, Any, Any], Tensor] | None = None  # from `fast`, in the place of `update`
         self._statistics = [*statistics(model).values()]
-        self.batches = Batches(train, augmenter, task, self.device, note)
+        self.epoch, self.step, self.sums = 0, 0, {"loss": 0.0, "wait": 0.0, "time": 0.0}
+        self.history: list[Row] = []
+        self.best: Row = {}
+        self.warm: tuple[int, int, float] | None = None  # epoch, step and seconds after the first step of this process
 
-    # -- the run -----------------------------------------------------------------------------------------------------
+    # -- epochs ------------------------------------------------------------------------------------------------------
 
-    def run(self, after_epoch: Callable[[dict[str, Any], bool], None] | None = None) -> None:
-        """Trains from where the state stands to the end. `after_epoch(row, is_best)` runs with the averaged weights in
-        the model, so that it can save them."""
-        with self.leave, closing(self.batches), closing(self.recorded) if self.recorded else nullcontext():
-            while self.epoch < self.settings.epochs:
-                self._train_epoch()
-                self._check_weights()
-                row = self._close_epoch()
-                try:
-                    with self.averaged():
-                        row |= self._validate()
-                        is_best = self._is_best(row)
-                        if is_best:
-                            self.best = row
-                        if after_epoch is not None:
-                            after_epoch(row, is_best)
-                except Interrupted:
-                    self.save()
-                    raise Stopped(f"Stopped before validating epoch {self.epoch + 1}; all is saved.") from None
-                self.history.append(row)
-                self.epoch, self.step = self.epoch + 1, 0
-                self.sums = dict.fromkeys(self.sums, 0.0)
-                rested = time.monotonic() - self._saved > SAVE_REST
-                if rested or not self.recorded or self.epoch == self.settings.epochs:
-                    self.save()
+    def run(self) -> None:
+        """Trains from where the state stands to the end."""
+        while self.epoch < self.hyper.epochs:
+            self.train_epoch()
+            self.check_weights()
+            row = self.close_epoch()
+            with self.averaged():
+                row |= self.validation()
+                is_best = self.is_best(row)
+                if is_best:
+                    self.best = row
+                self.tell("on_validated", row, is_best)
+            self.history.append(row)
+            self.epoch, self.step = self.epoch + 1, 0
+            self.sums = dict.fromkeys(self.sums, 0.0)
+            self.tell("on_epoch")
 
-    def _numbers(self, epoch: int, first: int = 0) -> Numbers:
-        """Of this process's images in each step of an epoch, from the first on."""
-        order = epoch_order(self.train.numbers, self.settings.seed, epoch, self.train.weights)
-        size, steps = self.batch_size, range(first, self.steps)
-        # A picture that is drawn again in an epoch, to balance the classes, looks different each time.
-        repeats = occurrences(order) * len(self.train.samples)
-        mine, again = ([self.processes.share(e[s * size : (s + 1) * size]) for s in steps] for e in (order, repeats))
-        return mine, again
-
-    def _train_epoch(self) -> None:
+    def train_epoch(self) -> None:
         self.model.train()
-        late: Late | None = None
-        started = shown = time.monotonic()
-        spent = self.sums["time"]
-        stop = False
-        with closing(self._batches(self._numbers(self.epoch, self.step))) as batches:
-            for pixels, targets in batches:
-                done = self._step(pixels, targets)
-                # Read one step late, so that the device is never waited for; never more, so that the wait for data,
-                # which `_batches` counts, is true.
-                stop, save = self._count(late) if late else (False, False)
-                late = done
-                self.step += 1
-                now = time.monotonic()
-                self.sums["time"] = spent + now - started
-                self.warm = self.warm or (self.epoch, self.step, self.sums["time"])
-                if self.show and (now - shown > 0.5 or self.step == self.steps):
-                    shown = now
-                    self.show(self._progress())
-                if stop or save:
-                    self._count(late)
-                    late = None
-                    self.save()
-                if stop:
-                    break
-        if late:
-            stop, _ = self._count(late)
+        pending: Deferred | None = None
+        stop = save = False
+        started, spent = time.monotonic(), self.sums["time"]
+        for inputs, targets in self.batches.epoch(self.epoch, self.step, self.epoch + 1 == self.hyper.epochs, self.sums):
+            done = self.train_step(inputs, targets)
+            # Read one step late, so that the device is never waited for; never more, so that the wait for data is true.
+            stop, save = self.count(pending)
+            pending, self.step = done, self.step + 1
+            self.sums["time"] = spent + time.monotonic() - started
+            self.warm = self.warm or (self.epoch, self.step, self.sums["time"])
+            self.tell("on_step")
+            if stop or save:
+                self.count(pending)
+                pending = None
+                self.save()
+            if stop:
+                break
+        if pending:
+            stop, _ = self.count(pending)
             if stop:
                 self.save()
         if stop:
-            raise Stopped(f"Stopped after step {self.step} of {self.steps} in epoch {self.epoch + 1}; all is saved.")
+            raise Stopped(self.epoch, self.step, self.steps)
 
-    def _batches(self, numbers: Numbers) -> Steps:
-        last = self.epoch + 1 == self.settings.epochs
-        following = None if last else partial(self._numbers, self.epoch + 1)
-        return self.batches.epoch(self.epoch, numbers, self.sums, following)
-
-    def _step(self, pixels: Tensor, targets: Tensor) -> Late:
-        """One update; gives the sum of the losses of all images, and the norm of the gradient."""
-        settings = self.settings
-        seed_step(settings.seed, self.epoch, self.step, self.processes.rank)
-        if (settings.mixup or settings.cutmix) and self.epoch < settings.calm_from:
-            drawn = draw(settings.seed, self.epoch, self.step)
-            pixels, targets = mix(pixels, targets, settings.mixup, settings.cutmix, drawn)
+    def train_step(self, inputs: Any, targets: Any) -> Deferred:
+        """One update of the weights; the sum of the losses of all images and the norm of the gradient arrive later."""
+        hyper = self.hyper
+        seed_step(hyper.seed, self.epoch, self.step, self.processes.rank)
         done = self.epoch * self.steps + self.step
-        factor = rate_factor(done, settings.epochs * self.steps, round(settings.warmup * self.steps))
-        set_rates(self.optimizer, settings.lr * factor)
-        if self.recorded is not None:
-            done_and_norm = self.recorded(self._update, pixels, targets)
-        else:
-            done_and_norm = self._update(pixels, targets)
+        warmup = round(hyper.warmup * self.steps)
+        set_rates(self.optimizer, hyper.lr * rate_factor(done, hyper.epochs * self.steps, warmup, hyper.schedule))
+        loss_and_norm = self.recorded(self, inputs, targets) if self.recorded else self.update(inputs, targets)
         self.processes.mean(self._statistics)
         if self.average is not None:
             self.average.update(self.model)
-        # Along with the loss the processes agree on when to leave and when to save, so that all do it at one step.
-        save = self.processes.first and time.monotonic() - self._saved > SAVE_EVERY
-        wishes = torch.tensor([self.leave.asked, save], dtype=torch.float32).to(self.device, non_blocking=True)
-        return Late(self.processes.total(torch.cat([done_and_norm, wishes])), self.step + 1)
+        # Along with the loss the processes agree on when to stop and when to save, so that all do it at one step.
+        wishes = [max(each) for each in zip((False, False), *(each.wants() for each in self.listeners), strict=True)]
+        wished = torch.tensor(wishes, dtype=torch.float32).to(self.device, non_blocking=True)
+        return Deferred(self.processes.total(torch.cat([loss_and_norm, wished])), self.step + 1)
 
-    def _update(self, pixels: Tensor, targets: Tensor) -> Tensor:
-        """Of the weights; gives the sum of this process's losses and the norm of the gradient, [2]."""
-        loss = self._gradients(pixels, targets)
+    def update(self, inputs: Any, targets: Any) -> Tensor:
+        """Gives the sum of this process's losses and the norm of the gradient, [2]."""
+        loss = self.gradients(inputs, targets)
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        norm = nn.utils.clip_grad_norm_(trainable, self.settings.clip or float("inf"))
+        norm = nn.utils.clip_grad_norm_(trainable, self.hyper.clip or float("inf"))
         try:
             self.optimizer.step()
         except torch.OutOfMemoryError:
-            if self.recording:
-                raise  # it goes on unrecorded
-            raise VitrailError("Out of memory while changing the weights: use a smaller --model, or --ema 0.") from None
+            if not self.shrinks:
+                raise
+            raise VitrailError(
+                "Out of memory while changing the weights: use a smaller --model, or --ema 0.", code="out_of_memory"
+            ) from None
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack([loss, norm.float()])
 
-    @property
-    def recording(self) -> bool:
-        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-    def _suit_groups(self) -> None:
-        """A recorded step reads its rates on the device, others on the host. A loaded state brings the groups of the
-        machine that saved it."""
-        for group in self.optimizer.param_groups:
-            group["capturable"], lr = self.recorded is not None, float(group["lr"])
-            group["lr"] = torch.tensor(lr, device=self.device) if self.recorded else lr
-        self.optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not, as they should
-
-    def _gradients(self, pixels: Tensor, targets: Tensor) -> Tensor:
+    def gradients(self, inputs: Any, targets: Any) -> Tensor:
         """Of the mean loss over the global batch, accumulated over micro-batches that are halved if memory runs out."""
         while True:
             try:
-                return self._accumulate(pixels, targets)
+                return self.accumulate(inputs, targets)
             except torch.OutOfMemoryError:
-                size = min(self.micro_batch, len(pixels))
-                if self.recording:
-                    raise  # it goes on unrecorded
-                if self.parallel and size > 1:  # others may be half-way through exchanging gradients
-                    raise VitrailError(
-                        f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
-                    ) from None
-                if size == 1:
-                    raise VitrailError(
-                        "Out of memory with a single image per forward pass: use a smaller --image-size or --model."
-                    ) from None
+                size = min(self.micro_batch, len(inputs))
+                if not self.shrinks:
+                    raise
+                # With several processes, others may be half-way through exchanging gradients.
+                if self.parallel or size == 1:
+                    raise out_of_memory(size) from None
             self.optimizer.zero_grad(set_to_none=True)
             self.micro_batch = (size + 1) // 2
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            self.note(
-                f"  Out of memory: {self.micro_batch} images per forward pass from here on; the batch stays "
-                f"{self.batch_size}."
-            )
+            self.tell("on_smaller")
 
-    def _accumulate(self, pixels: Tensor, targets: Tensor) -> Tensor:
+    def accumulate(self, inputs: Any, targets: Any) -> Tensor:
         """The sum of this process's losses."""
         loss = torch.zeros((), device=self.device)
-        parts = [*zip(pixels.split(self.micro_batch), targets.split(self.micro_batch), strict=True)]
+        parts = [*zip(inputs.split(self.micro_batch), targets.split(self.micro_batch), strict=True)]
         for i, (x, y) in enumerate(parts, 1):
             with self.parallel.no_sync() if self.parallel and i < len(parts) else nullcontext():
-                with autocast(self.device, self.settings.dtype):
-                    outputs = self.task.outputs(self.net, x)
-                each = self.task.loss(outputs, y)
+                with autocast(self.device, self.hyper.dtype):
+                    outputs = self.objective.outputs(self.net, x)
+                each = self.objective.loss(outputs, y)
                 # DDP takes the mean over processes of gradients that are each a part of one sum.
                 (each.sum() * (self.processes.count / self.batch_size)).backward()
             loss += each.detach().sum()
         return loss
 
-    def _count(self, late: Late) -> tuple[bool, bool]:
-        """Adds a step's loss to the epoch's; one that is no number ends the run. Gives (stop, save)."""
-        loss, norm, stop, save = late.values()
+    def count(self, pending: Deferred | None) -> tuple[bool, bool]:
+        """Adds a step's loss to the epoch's; NaN or infinity ends the run. Gives (stop, save)."""
+        if pending is None:
+            return False, False
+        loss, norm, stop, save = pending.values()
         for name, value in (("loss", loss), ("gradient", norm)):
             if not isfinite(value):
-                raise self._ruined(f"The {name} became {value} at step {late.step} of epoch {self.epoch + 1}")
+                raise self.diverged(f"The {name} became {value} at step {pending.step} of epoch {self.epoch + 1}")
         self.sums["loss"] += loss
         return stop > 0, save > 0
 
-    def _validate(self) -> dict[str, float]:
-        if self.validate is None:
+    # -- the end of an epoch -----------------------------------------------------------------------------------------
+
+    @property
+    def validates(self) -> bool:
+        """Is this epoch to be validated?"""
+        epoch, epochs = self.epoch + 1, self.hyper.epochs
+        return self.validate is not None and (epoch % self.hyper.validate_every == 0 or epoch == epochs)
+
+    def validation(self) -> dict[str, float]:
+        if not self.validates:
             return {}
-        with self.leave.at_once():
-            figures = self.validate(self.model)
+        figures = self.validate(self.model)  # type: ignore[misc]
         if not isfinite(figures.get("loss", 0.0)):  # a detector has none where it predicts
-            raise self._ruined(f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}")
+            raise self.diverged(f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}")
         return {f"val_{name}": value for name, value in figures.items()}
 
-    def _is_best(self, row: dict[str, Any]) -> bool:
+    def is_best(self, row: Row) -> bool:
+        if self.validate is not None and not self.validates:
+            return not self.best
         return is_kept(row, self.history, self.figure, self.validated)
 
-    def _close_epoch(self) -> dict[str, Any]:
-        images = self.steps * self.batch_size
+    def close_epoch(self) -> Row:
+        images, seconds = self.steps * self.batch_size, max(self.sums["time"], 1e-9)
         return {
             "epoch": self.epoch + 1,
             "train_loss": self.sums["loss"] / images,
             "lr": max(float(group["lr"]) for group in self.optimizer.param_groups),
             "images": images,
             "seconds": self.sums["time"],  # of all parts, where the epoch was interrupted; without validation
-            "images_per_second": images / max(self.sums["time"], 1e-9),
-            "data_wait": self.sums["wait"] / max(self.sums["time"], 1e-9),
+            "images_per_second": images / seconds,
+            "data_wait": self.sums["wait"] / seconds,
         }
-
-    def _progress(self) -> Progress:
-        spent = max(self.sums["time"], 1e-9)
-        counted = (self.step - 1) * self.batch_size  # the last loss is not known yet
-        left = (self.settings.epochs - self.epoch) * self.steps - self.step
-        epoch, first, before = self.warm or (self.epoch, 0, 0.0)
-        steps, seconds = (self.step - first, spent - before) if epoch == self.epoch else (self.step, spent)
-        last = self.history[-1] if self.history else {}
-        return Progress(
-            self.epoch + 1, self.settings.epochs, self.step, self.steps,
-            self.sums["loss"] / counted if counted else None,
-            steps * self.batch_size / max(seconds, 1e-9), self.sums["wait"] / spent,
-            left * seconds / steps if steps else None,
-            {name: value for name, value in last.items() if name.startswith("val_")},
-        )  # fmt: skip
-
-    # -- what is kept ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -354,7 +281,30 @@ class Trainer:
         finally:
             self.average.swap(self.model)
 
-    def state(self) -> dict[str, Any]:
+    def check_weights(self) -> None:
+        """NaN and infinity are never kept. A finite gradient can still lead there, at an absurd learning rate."""
+        kept = [*self.model.parameters(), *(self.average.average.values() if self.average else ())]
+        if not torch.stack([values.isfinite().all() for values in kept]).all():
+            raise self.diverged(f"The weights ceased to be finite in epoch {self.epoch + 1}, by step {self.step}")
+
+    def diverged(self, what: str) -> VitrailError:
+        kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
+        return VitrailError(
+            f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.",
+            code="diverged", epoch=self.epoch + 1, kept=bool(self.best),
+        )  # fmt: skip
+
+    # -- listeners and state -----------------------------------------------------------------------------------------
+
+    def tell(self, event: str, *values: Any) -> None:
+        for listener in self.listeners:
+            getattr(listener, event)(self, *values)
+
+    def save(self) -> None:
+        self.check_weights()
+        self.tell("on_save")
+
+    def state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -365,33 +315,27 @@ class Trainer:
             "history": self.history,
             "best": self.best,
             "micro_batch": self.micro_batch,
-            "micro_batch_asked": self.settings.micro_batch,
+            "micro_batch_asked": self.hyper.micro_batch,
             "validated": self.validated,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._suit_groups()
+        for group in self.optimizer.param_groups:  # a step that was recorded on a GPU read its rate there
+            group["capturable"], group["lr"] = False, float(group["lr"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         for name in ("epoch", "step", "sums", "history", "best", "validated"):
             setattr(self, name, state[name])
-        if self.settings.micro_batch in (None, state.get("micro_batch_asked", self.settings.micro_batch)):
+        if self.hyper.micro_batch in (None, state.get("micro_batch_asked", self.hyper.micro_batch)):
             self.micro_batch = min(self.micro_batch, state["micro_batch"])  # perhaps halved: memory had run out
+        self.tell("on_load")
 
-    def save(self) -> None:
-        self._saved = time.monotonic()
-        self._check_weights()
-        if self.folder is not None and self.processes.first:
-            save_state(self.folder / "last.pt", self.state())
 
-    def _check_weights(self) -> None:
-        """Nothing is ever kept that is no number. A finite gradient can still lead there, at a rate beyond reason."""
-        kept = [*self.model.parameters(), *(self.average.average.values() if self.average else ())]
-        if not torch.stack([values.isfinite().all() for values in kept]).all():
-            raise self._ruined(f"The weights ceased to be finite in epoch {self.epoch + 1}, by step {self.step}")
-
-    def _ruined(self, what: str) -> VitrailError:
-        kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
-        return VitrailError(f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.")
+def out_of_memory(size: int) -> VitrailError:
+    if size > 1:
+        advice = f"Out of memory with {size} images per forward pass: --resume with --micro-batch {size // 2}."
+    else:
+        advice = "Out of memory with a single image per forward pass: use a smaller --image-size or --model."
+    return VitrailError(advice, code="out_of_memory", images=size)

@@ -1,18 +1,15 @@
-"""A picture and its mask through the same geometry: for training at random, for figures as `predict` sees it.
+"""An image and its map through the same geometry, at random: what training segments, or any map per pixel, is shown.
 
-The mask travels as one more channel behind the colours, uint8 [C + 1, h, w], so that decoding, caching and loading are
-those of every picture here. `JointAugmenter` parts them: colours are resampled with antialiasing and may be changed,
-classes are taken from the nearest pixel and never mixed, and what lies outside of the picture is the mean colour and
-IGNORE. What happens to a pair is a function of (seed, epoch, sample), as in `augment`.
+Colours are resampled with antialiasing and may be changed; the values of a map are taken from the nearest pixel and
+never mixed; what lies outside of the image is the mean colour, and the fill value of the map. What happens to a pair is
+a function of (seed, epoch, sample), as for images.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitrail.data.augment.crop import (
@@ -28,12 +25,10 @@ from vitrail.data.augment.crop import (
 from vitrail.data.augment.randaugment import brightness, column, contrast, saturation
 from vitrail.data.augment.randaugment import to_device as send
 from vitrail.data.augment.random_keys import uniforms
-from vitrail.data.image_set import ROOM, WORTH, ImageSet, as_pixels, shrunk_pixels, store_of
-from vitrail.data.preprocess import fit_image
-from vitrail.data.samples import Sample
-from vitrail.data.sources.masks import IGNORE, MaskedSample
+from vitrail.data.image_set import WithMaps
+from vitrail.data.maps import refuse_crop
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.catalog import Preprocessing
 
 # The columns of the table of uniform numbers.
 _CROP = slice(0, DRAWN)
@@ -79,7 +74,7 @@ class JointPolicy:
 
 
 class JointAugmenter:
-    """From uint8 pairs of any size to a normalised batch [B, C, H, W] and its masks, uint8 [B, H, W]."""
+    """From uint8 images of any size and their maps to a normalised batch [B, C, H, W] and its maps [B, H, W]."""
 
     def __init__(
         self,
@@ -90,48 +85,48 @@ class JointAugmenter:
         seed: int,
         interpolation: str = "bilinear",
         fit: str = "stretch",
+        fill: float = IGNORE,
     ) -> None:
-        """`fit` is Preprocessing's, for a policy that shows the whole."""
+        """`fit` is Preprocessing's, for a policy that shows the whole; `fill` is the value outside of an image."""
         if interpolation not in KERNELS:
             raise VitrailError(f'"{interpolation}" is not an interpolation for training: use {" or ".join(KERNELS)}.')
-        _refuse_crop(fit)
+        refuse_crop(fit)
         self.policy, self.size, self.seed, self.interpolation, self.fit = policy, size, seed, interpolation, fit
+        self.fill = fill
         self.mean, self.std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
 
     def __call__(
         self,
-        pairs: Sequence[Tensor] | Canvas,
+        pairs: WithMaps,
         samples: np.ndarray,
         epoch: int,
         device: torch.device | str,
         out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """`samples` [B] says which sample each is; `out` is a batch to write into."""
-        device, sizes = torch.device(device), image_sizes(pairs)
-        pixels = pairs.pixels if isinstance(pairs, Canvas) else pairs
-        if len(pixels) and len(pixels[0]) != len(self.mean) + 1:
-            raise VitrailError(
-                f"The pairs have {len(pixels[0])} channels: expected {len(self.mean)} of the picture and the mask."
-            )
+        device, sizes = torch.device(device), image_sizes(pairs.images)
+        pixels = pairs.images.pixels if isinstance(pairs.images, Canvas) else pairs.images
+        if len(pixels) and len(pixels[0]) != len(self.mean):
+            raise VitrailError(f"The images have {len(pixels[0])} channels: expected {len(self.mean)}.")
         drawn = uniforms(self.seed, epoch, samples, _JITTER.stop)
         boxes, flip = self.boxes(sizes, drawn), drawn[:, _FLIP] < self.policy.flip
         lowest, highest = max(0.0, 1 - self.policy.colour), 1 + self.policy.colour
         factors = lowest + drawn[:, _COLOUR] * (highest - lowest)
         if out is None:
             out = torch.empty(len(sizes), len(self.mean), *self.size, device=device)
-        masks = torch.empty(len(sizes), *self.size, dtype=torch.uint8, device=device)
+        maps = torch.empty(len(sizes), *self.size, dtype=pairs.maps[0].dtype, device=device)
         mean, std = (send(each, device).view(-1, 1, 1) for each in (self.mean, self.std))
-        for part, given in _parts(pairs, device):
+        for part, colours, values_of in _parts(pairs, device):
             down = _along(boxes[part, 0], boxes[part, 2], sizes[part, 0], self.size[0], np.zeros_like(flip[part]))
             across = _along(boxes[part, 1], boxes[part, 3], sizes[part, 1], self.size[1], flip[part])
             inside = send(down.inside[:, :, None] & across.inside[:, None, :], device)
-            values = self._resampled(given[:, :-1], down.axis, across.axis).div_(255)
+            values = self._resampled(colours, down.axis, across.axis).div_(255)
             if self.policy.colour:
                 for change, factor in zip((brightness, contrast, saturation), factors[part].T, strict=True):
                     values = change(values, column(factor, values))
             out[part] = values.sub_(mean).div_(std).mul_(inside[:, None])  # 0 is the mean colour
-            masks[part] = _nearest(given[:, -1], down.nearest, across.nearest).masked_fill_(~inside, IGNORE)
-        return out, masks
+            maps[part] = _nearest(values_of, down.nearest, across.nearest).masked_fill_(~inside, self.fill)
+        return out, maps
 
     def boxes(self, sizes: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         """float64 [B, 4]: top, left, height and width, in pixels of the picture, of what fills the size. It may reach
@@ -186,91 +181,18 @@ def _along(start: np.ndarray, length: np.ndarray, limit: np.ndarray, size: int, 
     return _Along(axis, nearest, (centres >= 0) & (centres < limit[:, None]))
 
 
-def _nearest(masks: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
+def _nearest(maps: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
     """[b, h, w] -> [b, H, W]."""
-    batch = torch.arange(len(masks), device=masks.device)[:, None, None]
-    return masks[batch, send(rows, masks.device)[:, :, None], send(columns, masks.device)[:, None, :]]
+    batch = torch.arange(len(maps), device=maps.device)[:, None, None]
+    return maps[batch, send(rows, maps.device)[:, :, None], send(columns, maps.device)[:, None, :]]
 
 
-def _parts(pairs: Sequence[Tensor] | Canvas, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
+def _parts(pairs: WithMaps, device: torch.device) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """One by one on a CPU, where a pair then comes out the same to the bit in any company; many at once elsewhere."""
-    pixels = pairs.pixels if isinstance(pairs, Canvas) else pairs
-    step = _AT_ONCE if isinstance(pairs, Canvas) and device.type != "cpu" else 1
+    images, maps = pairs
+    pixels = images.pixels if isinstance(images, Canvas) else images
+    step = _AT_ONCE if isinstance(images, Canvas) and device.type != "cpu" else 1
     for start in range(0, len(pixels), step):
-        part = pixels[start : start + step]
-        together = part if isinstance(part, Tensor) else torch.stack(list(part))
-        yield slice(start, start + step), together.to(device)
-
-
-# Pairs as pictures, for stores and loaders.
-
-
-def shrunk_pairs(samples: list[MaskedSample], pre: Preprocessing, cache: str = "auto") -> ImageSet:
-    """For training: as `pictures.shrunk`, never padded, for augmentation pads where it must."""
-    size = (math.ceil(pre.size[0] * ROOM), math.ceil(pre.size[1] * ROOM))
-
-    def prepare(sample: Sample) -> np.ndarray:
-        assert isinstance(sample, MaskedSample)
-        pixels = sample.pixels("L" if len(pre.mean) == 1 else "RGB", at_least=size)
-        ratio = max(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
-        pixels = shrunk_pixels(pixels, ratio) if ratio < WORTH else pixels
-        return _joined(pixels, resized_mask(sample.mask_pixels(), pixels.shape[:2]))
-
-    roomy = replace(pre, size=size, crop=1.0)
-    return ImageSet(list(samples), prepare, store_of(list(samples), "shrunk pairs", roomy, cache))
-
-
-def fitted_pairs(samples: list[MaskedSample], pre: Preprocessing, cache: str = "auto") -> ImageSet:
-    """For figures: exactly as `predict` prepares the picture, and the mask through the same geometry."""
-
-    def prepare(sample: Sample) -> np.ndarray:
-        assert isinstance(sample, MaskedSample)
-        return _joined(as_pixels(fit_image(sample.decode(), pre)), fit_mask(sample.mask_pixels(), pre))
-
-    return ImageSet(list(samples), prepare, store_of(list(samples), "fitted pairs", pre, cache))
-
-
-def fit_mask(mask: np.ndarray, pre: Preprocessing) -> np.ndarray:
-    """uint8 [h, w] -> what `fit_image` makes of it with the nearest pixel, IGNORE where it pads."""
-    of_masks = replace(pre, mean=(IGNORE / 255,), std=(1.0,), interpolation="nearest")
-    return np.array(fit_image(Image.fromarray(mask), of_masks))
-
-
-def fitted_part(logits: Tensor, size: tuple[int, int], pre: Preprocessing) -> Tensor:
-    """What of the logits [..., h, w] of a fitted picture is of the picture itself, which had this height and width."""
-    _refuse_crop(pre.fit)
-    if pre.fit != "pad":
-        return logits
-    inside = fit_mask(np.zeros(size, np.uint8), pre) != IGNORE
-    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
-    return logits[..., rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-
-
-def _refuse_crop(fit: str) -> None:
-    if fit == "crop":
-        raise VitrailError('The fit "crop" loses the borders of a picture: segment with "stretch", "pad" or "native".')
-
-
-def resized_mask(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """The nearest pixel of each: [h, w] -> size."""
-    if mask.shape == size:
-        return mask
-    rows, columns = (
-        np.floor((np.arange(want) + 0.5) * have / want).astype(np.int64)
-        for have, want in zip(mask.shape, size, strict=True)
-    )
-    return mask[rows[:, None], columns]
-
-
-def _joined(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.concatenate([pixels, mask[..., None]], axis=2)
-
-
-def paired(pre: Preprocessing) -> Preprocessing:
-    """With a mean and a deviation for the mask's channel that leave its values as they are."""
-    return replace(pre, mean=(*pre.mean, 0.0), std=(*pre.std, 1 / 255))
-
-
-def apart(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures [B, C, H, W] and masks, uint8 [B, H, W], of a batch that was normalised as `paired` says."""
-    return pairs[:, :-1], pairs[:, -1].round().to(torch.uint8)
+        part = slice(start, start + step)
+        both = [each[part] if isinstance(each, Tensor) else torch.stack(list(each[part])) for each in (pixels, maps)]
+        yield part, both[0].to(device), both[1].to(device)

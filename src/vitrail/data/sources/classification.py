@@ -7,7 +7,7 @@ of its own, and nothing here decodes a picture.
 import os
 from pathlib import Path
 
-from vitrail.data.existence import check_exists
+from vitrail.data.existence import IMAGES, check_exists
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.data.sources import arrays, named_datasets, shards, tables
 from vitrail.data.sources.folders import open_folders, open_loose
@@ -35,7 +35,7 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
 
 def open_pictures(data: str | Path) -> Source:
     """The same for learning without labels: they are taken where DATA has them, and a folder of pictures is enough."""
-    check_exists(data, "pretrain")
+    check_exists(data, IMAGES)
     path = Path(data).expanduser()
     if path.is_dir() and not any(path.iterdir()):
         raise VitrailError(f"The folder {data} is empty: expected pictures, in folders or not.")

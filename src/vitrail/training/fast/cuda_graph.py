@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrail.training.fast.streams import stream
+from vitrail.training.trainer import Listener, Trainer
 
 WARM_UP = 3  # steps before the recording: what is compiled, measured or allocated on first use must be there
 
@@ -70,6 +71,40 @@ class Recorded:
         self.graph, self.memory = None, ()
         self.forget()
         torch.cuda.empty_cache()
+
+
+class RecordedSteps(Listener):
+    """Puts a recorded update in the place of a trainer's own. Its optimizer then reads its rates on the device."""
+
+    def __init__(self, trainer: Trainer, note: Callable[[str], None]):
+        self.recorded = Recorded(trainer.optimizer.zero_grad, note)
+        trainer.listeners.append(self)
+        trainer.recorded = self.update
+        self.on_load(trainer)
+        trainer.optimizer._warned_capturable_if_run_uncaptured = True  # the first steps are not, as they should
+
+    def update(self, trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
+        def update(inputs: Tensor, targets: Tensor) -> Tensor:
+            # Memory that runs out while a step is recorded calls for no smaller micro-batches: it goes on unrecorded.
+            trainer.shrinks = not torch.cuda.is_current_stream_capturing()
+            try:
+                return trainer.update(inputs, targets)
+            finally:
+                trainer.shrinks = True
+
+        return self.recorded(update, inputs, targets)
+
+    def on_load(self, trainer: Trainer) -> None:
+        """A loaded state brings the groups of the machine that saved it."""
+        for group in trainer.optimizer.param_groups:
+            lr = float(group["lr"])
+            group["capturable"], group["lr"] = True, torch.tensor(lr, device=trainer.device)
+
+    def on_smaller(self, trainer: Trainer) -> None:
+        torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        self.recorded.close()
 
 
 def reason(error: BaseException) -> str:

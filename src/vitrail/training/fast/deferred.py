@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-class Late:
+class Deferred:
     """Numbers on their way from the device, to be read when it has gone on to the next step."""
 
     def __init__(self, values: Tensor, step: int):

@@ -7,7 +7,7 @@ listed in its `problems`.
 import os
 from pathlib import Path
 
-from vitrail.data.existence import EXPECTED, check_exists
+from vitrail.data.existence import BOXES, check_exists
 from vitrail.data.sources.boxes.coco import json_files, open_coco
 from vitrail.data.sources.boxes.samples import Boxed, BoxSource
 from vitrail.data.sources.boxes.voc import annotation_folder, open_voc
@@ -27,7 +27,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
 
     Without splits in the source all is in "all". `images` is where COCO's file names start, if nowhere near.
     """
-    check_exists(data, "detect")
+    check_exists(data, BOXES, by_name=False)
     path, name = Path(data).expanduser(), os.fspath(data)
     folder = Path(images).expanduser() if images is not None else None
     if path.is_file() and path.suffix.lower() == ".json":
@@ -35,7 +35,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
     if path.is_file() and path.suffix.lower() in (".yaml", ".yml"):
         return open_yolo(path.parent, name, path)
     if not path.is_dir():
-        raise VitrailError(f"{name} is no source of boxes: expected {EXPECTED['detect']}.")
+        raise VitrailError(f"{name} is no source of boxes: expected {BOXES}.")
     try:
         kinds = {
             "Pascal VOC's XML": annotation_folder(path) is not None,
@@ -46,7 +46,7 @@ def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
         raise VitrailError(f"The folder {name} can't be read ({error.strerror or error}).") from None
     found = [kind for kind, there in kinds.items() if there]
     if not found:
-        raise VitrailError(f"{name} holds no boxes: expected {EXPECTED['detect']}.")
+        raise VitrailError(f"{name} holds no boxes: expected {BOXES}.")
     if len(found) > 1:
         raise VitrailError(f"{name} holds {' and '.join(found)}: keep one kind, or pass the JSON or data.yaml itself.")
     if found == ["COCO's JSON"]:

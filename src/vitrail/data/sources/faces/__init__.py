@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitrail.data.existence import EXPECTED, check_exists
+from vitrail.data.existence import FACES, check_exists
 from vitrail.data.samples import SPLIT_WORDS, Sample, Source, in_order, plural, some
 from vitrail.errors import VitrailError
 from vitrail.whole import whole
@@ -118,7 +118,7 @@ def open_faces(
     """The faces of DATA, arranged by the protocol and checked; without `training`, as they are, to be scored."""
     from vitrail.data.sources.faces.protocol import arrange
 
-    check_exists(data, "spoof")
+    check_exists(data, FACES, by_name=False)
     splits, notes = _read(Path(data).expanduser(), os.fspath(data))
     splits = _with_boxes(splits, boxes, margin, notes)
     if not any(splits.values()):
@@ -147,7 +147,7 @@ def _read(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]:
     if path.is_dir():
         found = lists.lists_in(path)
         return lists.read_lists(path, name, found) if found else folders.read_folders(path, name)
-    raise VitrailError(f"{name} is no table of faces: --task spoof takes {EXPECTED['spoof']}.")
+    raise VitrailError(f"{name} is no table of faces: --task spoof takes {FACES}.")
 
 
 def _with_boxes(

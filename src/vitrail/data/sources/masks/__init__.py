@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.existence import EXPECTED, check_exists
+from vitrail.data.existence import MASKS, check_exists
 from vitrail.data.image_set import default_workers, threaded
 from vitrail.data.samples import Sample, Source, checked, in_order, plural, some
 from vitrail.data.sources.masks.coco import PaintedMask, PanopticMask, open_coco
@@ -92,7 +92,7 @@ def open_masks(
     behind it. `images` is where the pictures of a COCO file lie, where that is neither beside it nor in a folder called
     as usual.
     """
-    check_exists(data, "segment")
+    check_exists(data, MASKS, by_name=False)
     name, path = str(data), Path(data).expanduser()
     notes: list[str] = []
     named: dict[int, str] | None = None
@@ -105,7 +105,7 @@ def open_masks(
         pairs, found, notes, colours = open_coco(path, name, None if images is None else Path(images))
         named = dict(enumerate(classes or found))
     else:
-        raise VitrailError(f"{name} is neither a folder, a .csv nor a .json: expected {EXPECTED['segment']}.")
+        raise VitrailError(f"{name} is neither a folder, a .csv nor a .json: expected {MASKS}.")
     looked = []
     for seen in threaded(default_workers() if workers is None else workers, _look, pairs):
         looked.append(seen)

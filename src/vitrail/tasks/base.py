@@ -1,0 +1,227 @@
+"""The protocol of a task: what is learned from images, and everything that only it knows.
+
+A task is one object in `registry`. It owns its options, how its data is opened, the model on a backbone, what
+augmentation does to images and targets, the loss, the figures and the one that chooses, what `predict` writes, what the
+report shows and what an export is checked by. Nobody else asks which task it has: whoever needs to know something about
+a task asks the task.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.augment.crop import Canvas
+from vitrail.data.image_set import ImageSet, fitted, shrunk
+from vitrail.data.samples import Sample, Source
+from vitrail.data.split import write_split
+from vitrail.errors import VitrailError
+from vitrail.options import Config, Options
+from vitrail.tasks.backbones import Start
+from vitrail.tasks.context import Context
+from vitrail.tasks.planning import Choices, Facts
+
+Batch = tuple[Any, Any]  # what the model is given, and what it is to answer
+Row = tuple[str, str, object]  # of a plan: name, value, reason
+
+
+class Objective(Protocol):
+    """What the training loop minimises."""
+
+    def outputs(self, net: nn.Module, inputs: Any) -> Any:
+        """What the loss is made of."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """One number per image, [B]."""
+
+
+class Augment(Protocol):
+    """From decoded images to a batch. `numbers` say which images these are, `keys` what each draws at random."""
+
+    def __call__(
+        self, images: Sequence[Tensor] | Canvas, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: torch.device,
+        out: Any = None,
+    ) -> Batch: ...  # fmt: skip
+
+
+@dataclass
+class Measured:
+    """What came of labelled images."""
+
+    figures: dict[str, Any] = field(default_factory=dict)  # flat, fractions, with intervals
+    header: dict[str, Any] = field(default_factory=dict)  # what the file to ship has to know of them
+    page: dict[str, Any] = field(default_factory=dict)  # fields of the report, besides those of every report
+
+    @property
+    def headline(self) -> dict[str, Any]:
+        """The figures that stand at the head of a page."""
+        return self.page.get("figures", self.figures)
+
+
+@dataclass
+class Evaluation:
+    """What `evaluate` found, and on what."""
+
+    figures: dict[str, Any]
+    split: str
+    samples: Sequence[Sample]
+    problems: list[tuple[str, str]]  # name and reason of each image that can't be read
+    notes: list[str]
+    page: dict[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+
+class Task(ABC):
+    name: ClassVar[str]
+    verb: ClassVar[str] = "train"  # of the command that trains it
+    done: ClassVar[str]  # what it does to images, in the past: "classified"
+    figure: ClassVar[str] = ""  # chooses between epochs, higher is better; without one the last epoch is kept
+    titles: ClassVar[Mapping[str, str]] = {}  # of its figures, for people
+    options: ClassVar[tuple[type[Options], ...]] = ()  # besides those that all tasks have
+    expects: ClassVar[str]  # what DATA may be
+    by_name: ClassVar[bool] = False  # may DATA be the name of a data set, or a pattern of shards?
+    predict_options: ClassVar[tuple[str, ...]] = ()  # of `vitrail predict`, those that only some tasks have
+    validations: ClassVar[int | None] = None  # at most so many in a run; None: after every epoch
+    divides_itself: ClassVar[bool] = False  # does `open` divide the data into splits by --val?
+    answers_inside: ClassVar[bool] = False  # are its answers inside the image, so that views of it can't be averaged?
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self, data: str, config: Config, console: Any = None) -> Source:
+        """The samples of DATA. `config` may have things open yet."""
+
+    def check(self, config: Config) -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuses options that do not go together, before anything is read."""
+
+    def train_images(self, ctx: Context, samples: list[Sample], cache: str) -> ImageSet:
+        """What training augments: images somewhat larger than the model sees them."""
+        return shrunk(samples, ctx.preprocessing, cache)
+
+    def val_images(self, ctx: Context, samples: list[Sample], cache: str) -> ImageSet:
+        """Images as `predict` prepares them."""
+        return fitted(samples, ctx.preprocessing, cache)
+
+    def val_cache(self, ctx: Context, samples: list[Sample], cache: str) -> str:
+        """Where validation images are kept."""
+        return cache
+
+    def write_split(self, ctx: Context, path: Path, samples: dict[str, list[Sample]]) -> None:
+        """split.csv: which image is in which split."""
+        write_split(path, samples["train"], samples["val"], samples["test"], ctx.source.classes)
+
+    # -- the plan and the model --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, config: Config, source: Source, learnt: list[Sample], gpu: bool) -> Start:
+        """The model that training starts from, or its backbone, with the weights that --weights names."""
+
+    @abstractmethod
+    def plan(self, config: Config, facts: Facts) -> Choices:
+        """What to choose where nothing was asked for, by option."""
+
+    def settle(self, config: Config, why: dict[str, Any], facts: Facts) -> Config:
+        """The last word on a plan that is complete."""
+        return config
+
+    def build(self, start: Start, config: Config, why: dict[str, Any], source: Source, learnt: list[Sample], gpu: bool) -> Start:
+        """What the task puts on a backbone. Most have all in `start`."""
+        return start
+
+    def prepare_model(self, ctx: Context) -> None:  # noqa: B027
+        """Freezes, or adds parts that are trained, before anything is read."""
+
+    def size_row(self, ctx: Context) -> Row:
+        """How large the images are that the model sees."""
+        pre = ctx.preprocessing
+        return "images", "×".join(map(str, pre.size)), f"fit {pre.fit}"
+
+    def plan_rows(self, ctx: Context) -> list[Row]:
+        """Rows of the plan besides model, images and device, above the choices."""
+        return []
+
+    def hidden_choices(self, ctx: Context) -> set[str]:
+        """Choices that are of no interest to a reader of the plan."""
+        return {"precision", "val"}
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def objective(self, ctx: Context) -> Any:
+        """Outputs and loss, made before images are read."""
+
+    def informed(self, ctx: Context) -> Any:
+        """The objective once the images are read: it may weigh by their labels."""
+        return ctx.objective
+
+    @abstractmethod
+    def augment(self, ctx: Context) -> Augment:
+        """What happens to images and targets on the way to the model."""
+
+    def hyperparameters(self, ctx: Context) -> dict[str, Any]:
+        """Where the loop differs from what the options say."""
+        return {}
+
+    @abstractmethod
+    def validate(self, ctx: Context, model: nn.Module) -> dict[str, float]:
+        """Figures of the validation images after an epoch. `loss` among them must be finite."""
+
+    def choosing(self, ctx: Context, model: nn.Module) -> float:
+        """The figure that chooses, of a model between two others."""
+        return self.validate(ctx, model)[self.figure_of(ctx)]
+
+    def figure_of(self, ctx: Context) -> str:
+        return self.figure
+
+    def log_beside(self, ctx: Context) -> str:
+        """What to print beside a training loss: what to expect of it."""
+        return ""
+
+    # -- the end of a run --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def measure(self, ctx: Context) -> Measured:
+        """All figures of the validation images, with intervals, and what the report shows of them. Runs in every
+        process; only the first one needs a page."""
+
+    def header(self, ctx: Context) -> dict[str, Any]:
+        """What the model's file says of itself besides recipe, data and figures; `task` is added."""
+        return {}
+
+    def record_facts(self, ctx: Context) -> dict[str, Any]:
+        """What run.json says besides."""
+        return {}
+
+    def page(self, ctx: Context, measured: Measured) -> dict[str, Any]:
+        """Fields of the report that need no validation images."""
+        return {}
+
+    def problems(self, ctx: Context, unreadable: dict[str, str]) -> Any:
+        """What was found in the data that a person may want to mend."""
+        return None
+
+    def kept(self, ctx: Context, row: dict[str, Any]) -> None:  # noqa: B027
+        """After the file to ship was written for an epoch."""
+
+    def closing_notes(self, ctx: Context, measured: Measured) -> list[str]:
+        """What to say below the figures at the end of a run."""
+        return []
+
+    # -- use ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
+        """Figures of a trained model on labelled images. `options` are those of `vitrail.evaluate`."""
+
+    def check_evaluation(self, options: Mapping[str, Any]) -> None:
+        """Refuses options of `vitrail.evaluate` that say nothing here."""
+        if self.answers_inside and (options["knn"] or options["probe"] or options["flip"] or options["crops"] > 1):
+            raise VitrailError(
+                f"--knn, --probe, --flip and --crops go with a classifier; this model was trained to {self.name}.",
+                code="option_of_another_task", task=self.name,
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Classification: a class for each image, or several."""

@@ -1,0 +1,1 @@
+"""What tasks share whose answers lie inside the image: maps at several strides on a backbone, cases in the report."""

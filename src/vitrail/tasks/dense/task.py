@@ -1,0 +1,136 @@
+"""What tasks share whose answers lie inside the image."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from vitrail.data.augment.masks import JointAugmenter, JointPolicy
+from vitrail.data.image_set import ImageSet
+from vitrail.data.maps import MapKind, fitted_with_maps, shrunk_with_maps
+from vitrail.data.samples import Sample, Source
+from vitrail.errors import VitrailError
+from vitrail.models import SwinSettings, ViTSettings
+from vitrail.models.catalog import Preprocessing
+from vitrail.options import Config
+from vitrail.reasons import Reason
+from vitrail.tasks.backbones import Start, find_weights, start_model, typical_side
+from vitrail.tasks.base import Augment, Batch, Measured, Row, Task
+from vitrail.tasks.context import Context
+from vitrail.tasks.dense.plan import refuse_tuning
+from vitrail.tasks.problems import copies
+
+# Weights of layers that stand for single classes; a model of other classes takes over only the rest. The cls_logits of
+# a region proposal network tell objects from background, whatever they are called: only RetinaNet's are of classes.
+OF_CLASSES = ("head.output", "box_predictor.", "mask_fcn_logits.", "classification_head.cls_logits.")
+ROUNDS = 40  # of the bootstrap after an epoch, which only says what difference counts
+
+
+class DenseTask(Task):
+    answers_inside = True
+    validations = 20  # small data takes many short epochs, and measuring is slow
+    image_size_of_backbone = True  # does --image-size speak of what the backbone sees?
+
+    # -- the model ---------------------------------------------------------------------------------------------------
+
+    def check(self, config: Config) -> None:
+        refuse_tuning(config, self.name)
+
+    def start(self, config: Config, source: Source, learnt: list[Sample], gpu: bool) -> Start:
+        """The backbone, without classes; `build` puts the head on it."""
+        largest = typical_side(learnt)
+        found = find_weights(config.model, config.weights, largest, gpu)
+        size = config.image_size if self.image_size_of_backbone else None
+        start = start_model(config.model, config.weights, [], size, None, largest, gpu, found=found)
+        if not isinstance(start.model.settings, SwinSettings | ViTSettings):
+            raise VitrailError(f"{start.name} gives no maps to {self.name} from: use a ViT or a Swin with --model.")
+        return start
+
+    def prepare_model(self, ctx: Context) -> None:
+        if ctx.config.get("tune") == "head":
+            backbone: Any = ctx.model.backbone
+            backbone.requires_grad_(False)
+
+    def plan_rows(self, ctx: Context) -> list[Row]:
+        tune = ctx.config.get("tune", "full")
+        return [] if tune == "full" else [("tune", tune, "the backbone stays as it is")]
+
+    def hidden_choices(self, ctx: Context) -> set[str]:
+        return {"precision", "val", "refit", "image_size"} | ({"flip"} if ctx.config.augment == "none" else set())
+
+    def hyperparameters(self, ctx: Context) -> dict[str, Any]:
+        # Not compiled unless asked for: a detector's images come in many sizes, each of which would be compiled anew.
+        return {"compile": ctx.config.compile == "on", "batch_size": ctx.config.batch_size or 8}
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def wrong(self, ctx: Context) -> dict[str, list[str]]:
+        """What was wrong with the labels, by kind: where."""
+        return {}
+
+    def problems(self, ctx: Context, unreadable: dict[str, str]) -> Any:
+        return copies(ctx.samples, unreadable, ctx.source.notes, self.wrong(ctx))
+
+    def closing_notes(self, ctx: Context, measured: Measured) -> list[str]:
+        if all(name.removeprefix("class ").isdigit() for name in ctx.source.classes):
+            return ["Its classes are numbers: put a classes.txt (a name a line, from 0 on) beside the data for names."]
+        return []
+
+
+def continue_weights(start: Start, model: nn.Module, pre: Preprocessing, classes: list[str]) -> Start:
+    """The start with this model on its backbone. Where the checkpoint is of a model of the same kind, its head and its
+    pyramid are taken over too, as far as they fit."""
+    model.preprocessing = pre  # type: ignore[assignment]
+    whole, made = start.checkpoint, replace(start, model=model, preprocessing=pre, checkpoint=None)
+    if whole is None or type(whole.settings) is not type(model.settings):
+        return made
+    same = whole.labels == classes
+    theirs = {n: t for n, t in whole.state.items() if same or not any(part in n for part in OF_CLASSES)}
+    ours = model.state_dict()
+    fitting = {n: t for n, t in theirs.items() if n in ours and ours[n].shape == t.shape}
+    inside: str = model.settings.inside  # type: ignore[union-attr,assignment]
+    around = {n: t for n, t in fitting.items() if not n.startswith(inside)}
+    model.load_state_dict(around, strict=False)
+    source = next((reason.fields["source"] for reason in start.reasons if "source" in reason.fields), "")
+    if same and len(fitting) == len(ours):
+        return replace(made, reasons=[Reason("start_whole", source=source)])
+    if not around:
+        return made
+    total = sum(not name.startswith(inside) for name in ours)
+    return replace(made, reasons=[Reason("start_backbone_more", count=len(around), total=total, source=source)])
+
+
+class MapTask(DenseTask):
+    """A task whose target is a map beside each image. `map_kind` says what the maps are."""
+
+    map_kind: MapKind
+
+    def train_images(self, ctx: Context, samples: list[Sample], cache: str) -> ImageSet:
+        return shrunk_with_maps(samples, ctx.preprocessing, self.map_kind, cache)
+
+    def val_images(self, ctx: Context, samples: list[Sample], cache: str) -> ImageSet:
+        return fitted_with_maps(samples, ctx.preprocessing, self.map_kind, cache)
+
+    def size_row(self, ctx: Context) -> Row:
+        pre = ctx.preprocessing
+        return "images", "×".join(map(str, pre.size)), f"fit {pre.fit}; trained on windows of this size"
+
+    def augment(self, ctx: Context) -> Augment:
+        policy, pre, config = JointPolicy.named(ctx.config.augment), ctx.preprocessing, ctx.config
+        if config.flip is not None and config.augment != "none":
+            policy = replace(policy, flip=config.flip)
+        joint = JointAugmenter(
+            policy, pre.size, pre.mean, pre.std, config.seed, fit=pre.fit, fill=self.map_kind.fill
+        )  # fmt: skip
+        return AugmentMaps(joint)
+
+
+class AugmentMaps:
+    output_values = None  # not several steps at once
+
+    def __init__(self, joint: JointAugmenter):
+        self.joint = joint
+
+    def __call__(self, pairs: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None) -> Batch:
+        return self.joint(pairs, keys, epoch, device)

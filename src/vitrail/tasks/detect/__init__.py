@@ -1,0 +1,1 @@
+"""Detection: boxes around objects, perhaps with outlines."""

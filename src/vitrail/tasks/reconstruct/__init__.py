@@ -1,0 +1,1 @@
+"""Reconstruction: a masked autoencoder, trained without labels."""

@@ -1,0 +1,108 @@
+"""The task of segmentation."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitrail.data.maps import MapKind
+from vitrail.data.samples import Sample, Source
+from vitrail.data.sources.masks import MaskedSample, MaskSource, open_masks, pixels_of
+from vitrail.errors import VitrailError
+from vitrail.models.segment import Segmenter
+from vitrail.options import Config
+from vitrail.reasons import Reason
+from vitrail.tasks.backbones import Start, set_drop_path
+from vitrail.tasks.base import Evaluation, Measured
+from vitrail.tasks.context import Context
+from vitrail.tasks.dense.cases import standard_error
+from vitrail.tasks.dense.plan import plan_dense, suited_width
+from vitrail.tasks.dense.task import ROUNDS, MapTask, continue_weights
+from vitrail.tasks.planning import Choices, Facts
+from vitrail.tasks.scoring import class_indices, scored_samples
+from vitrail.tasks.segment.drawing import palette
+from vitrail.tasks.segment.measure import MEANINGS, cases_in_training, measure_masks, page_of, rows_of
+from vitrail.tasks.segment.objective import Segment, balancing_weights
+from vitrail.tasks.segment.options import EXPECTS, OPTIONS
+
+
+def mask_of(sample: Sample) -> Any:
+    assert isinstance(sample, MaskedSample)
+    return sample.mask_pixels()
+
+
+class SegmentTask(MapTask):
+    name = "segment"
+    done = "segmented"
+    figure = "miou"
+    titles = {name: title for name, (title, _) in MEANINGS.items()}
+    options = OPTIONS
+    expects = EXPECTS
+    map_kind = MapKind("masks", mask_of)
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if config.head == "linear" and config.pyramid is not None:
+            raise VitrailError("--head linear reads the backbone's last map and no pyramid: leave --pyramid out.")
+        if config.fit == "crop":
+            raise VitrailError("--fit crop would lose the borders of an image: segment with stretch or pad.")
+
+    def open(self, data: str, config: Config, console: Any = None) -> Source:
+        return open_masks(data, progress=console.reading("reading the masks") if console else None)
+
+    def plan(self, config: Config, facts: Facts) -> Choices:
+        chosen = {"head": ("upernet", Reason("upernet"))} | plan_dense(config, facts, 16, (3e-4, 5e-4))
+        if config.head == "linear":
+            del chosen["pyramid"]  # it reads the backbone's last map
+        return chosen
+
+    def build(
+        self, start: Start, config: Config, why: dict[str, Any], source: Source, learnt: list[Sample], gpu: bool
+    ) -> Start:
+        backbone = set_drop_path(start.model, config.drop_path or 0.0)
+        changes: dict[str, Any] = {} if config.pyramid is None else {"pyramid": config.pyramid}
+        width = suited_width(backbone.settings)
+        model = Segmenter(backbone, len(source.classes), config.head or "upernet", width=width, **changes)
+        pre = replace(start.preprocessing, fit=config.fit or "stretch", crop=1.0)
+        return continue_weights(start, model, pre, source.classes)
+
+    def objective(self, ctx: Context) -> Segment:
+        classes, weights = ctx.source.classes, None
+        if ctx.config.balance == "weights":
+            pixels = pixels_of(ctx.samples["train"], len(classes))  # not of what is held out
+            weights = torch.from_numpy(balancing_weights(pixels)).float().to(ctx.device)
+        return Segment(classes, smoothing=ctx.config.label_smoothing or 0.0, class_weights=weights)
+
+    def validate(self, ctx: Context, model: nn.Module) -> dict[str, float]:
+        rows = rows_of(ctx, model, boundaries=False)
+        figures = ctx.objective.figures(rows, ctx.config.seed, ROUNDS)
+        return ctx.objective.score(rows) | standard_error(figures, "miou")
+
+    def measure(self, ctx: Context) -> Measured:
+        rows = rows_of(ctx, ctx.model, boundaries=True)
+        cases = cases_in_training(ctx, rows) if ctx.processes.first else []
+        figures = ctx.objective.figures(rows, ctx.config.seed)
+        return Measured(figures, page=page_of(figures, ctx.objective.per_class(rows), cases))
+
+    def header(self, ctx: Context) -> dict[str, Any]:
+        colours = ctx.source.colours if isinstance(ctx.source, MaskSource) else None
+        return {"colours": [list(each) for each in colours]} if colours else {}
+
+    def wrong(self, ctx: Context) -> dict[str, list[str]]:
+        left_out = ctx.source.left_out if isinstance(ctx.source, MaskSource) else {}
+        return {"Left out": [*left_out.values()]} if left_out else {}
+
+    def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
+        """Images in their own size, by what `predictor.segmentations` says of them."""
+        source, labels, progress = open_masks(data), predictor.labels, options["progress"]
+        samples, name, notes = scored_samples(source, run, options["split"])
+        indices, colours = class_indices(source, predictor), palette(len(labels), predictor.about.get("colours"))
+        measured, kept, problems = measure_masks(
+            Segment(labels), samples,  # type: ignore[arg-type]
+            lambda images: (found.mask for found in predictor.segmentations(images, batch_size=options["batch_size"])),
+            indices, colours, progress and (lambda done, total: progress("segmented images", done, total)),
+            options["report"] is not None,
+        )  # fmt: skip
+        return Evaluation(measured.figures, name, kept, problems, notes + source.notes, measured.page, source)

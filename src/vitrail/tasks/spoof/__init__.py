@@ -1,0 +1,1 @@
+"""Face anti-spoofing: live faces against presentation attacks."""

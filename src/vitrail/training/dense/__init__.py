@@ -1,1 +1,0 @@
-"""Training to segment and to detect: `--task segment` and `--task detect`."""
