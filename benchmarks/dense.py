@@ -31,9 +31,9 @@ from record import keep
 
 import vitrail
 from vitrail.data.split import divide
+from vitrail.report.drawing import font
 from vitrail.tasks.detect_metrics import there
 from vitrail.tasks.detect_pictures import draw
-from vitrail.tasks.pictured import font
 from vitrail.tasks.segment_pictures import coloured, palette
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {

@@ -16,10 +16,11 @@ from vitrail.data.split import place, read_split
 from vitrail.data.spoof import MARGIN, open_faces
 from vitrail.errors import VitrailError, nearest
 from vitrail.predict import Predictor, load
+from vitrail.report.content import DataProblems, ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.tasks import metrics
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, solve_probe
-from vitrail.tasks.report import DataProblems, ReportContent, write_report
 from vitrail.tasks.spoof_metrics import attack_scores
 from vitrail.tasks.spoof_page import shown, spoof_content
 from vitrail.train.finish import classification_content, illustrate

@@ -11,9 +11,9 @@ from vitrail.data.masks import MaskedSample, MaskSource
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import drawn
 from vitrail.errors import VitrailError
+from vitrail.report.drawing import font, shortened
 from vitrail.tasks.detect_metrics import there
 from vitrail.tasks.detect_pictures import draw
-from vitrail.tasks.pictured import font, shortened
 from vitrail.tasks.segment_pictures import FAINT, INK, PAPER, coloured, legend, named, palette
 from vitrail.whole import whole
 

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.boxes.outlines import from_runs
+from vitrail.report.drawing import png
 from vitrail.tasks.detect_metrics import Objects
 from vitrail.tasks.detect_pictures import draw
-from vitrail.tasks.pictured import png
 from vitrail.whole import whole
 
 

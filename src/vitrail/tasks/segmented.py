@@ -17,7 +17,7 @@ from vitrail.data.preprocess import fit_image
 from vitrail.data.together import LARGEST, alike
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.windows import window_labels
-from vitrail.tasks.pictured import png
+from vitrail.report.drawing import png
 from vitrail.tasks.segment_pictures import mask_image, overlay, save_segmentation, shares
 
 ENLARGED = 2**24  # logits at the picture's size that are held at once: 64 MB

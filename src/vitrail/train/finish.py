@@ -11,15 +11,11 @@ from torch import Tensor
 
 from vitrail.data.samples import Sample, TarMember
 from vitrail.errors import VitrailError
+from vitrail.report.content import DataProblems, ImageCard
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks import metrics
 from vitrail.tasks.classify import Classify, class_counts
-from vitrail.tasks.report import (
-    DataProblems,
-    Picture,
-    confident_mistakes,
-    hardest_images,
-    thumbnail,
-)
+from vitrail.tasks.mistakes import confident_mistakes, hardest_images
 
 __all__ = ["classification_content", "data_problems", "figures_of", "illustrate"]
 
@@ -136,7 +132,7 @@ def classification_content(
     return {**parts, "mistakes": mistakes, "hardest": hardest}
 
 
-def illustrate(picture: Picture, samples: list[Sample]) -> None:
+def illustrate(picture: ImageCard, samples: list[Sample]) -> None:
     """Gives it the name and the thumbnail of the sample at its index."""
     sample = samples[picture.index]
     picture.name = sample.name

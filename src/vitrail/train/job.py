@@ -16,9 +16,10 @@ from vitrail.data.pictures import fitted
 from vitrail.data.samples import Sample, plural
 from vitrail.errors import VitrailError
 from vitrail.models.tuning import PARTS, freeze, learns, merge, tune, tuning_of
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.tasks.classify import Classify, balancing_weights, sampling_weights
 from vitrail.tasks.distil import Distil
-from vitrail.tasks.report import ReportContent, write_report
 from vitrail.train import words
 from vitrail.train.again import AGAIN, learn_from_all
 from vitrail.train.budget import budget_rows

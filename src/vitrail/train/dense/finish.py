@@ -15,9 +15,9 @@ from vitrail.data.masks.joint import resized_mask
 from vitrail.data.pictures import default_workers, threaded
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.detect_metrics import Objects, Score, picture_f1, there
 from vitrail.tasks.detect_pictures import beside
-from vitrail.tasks.report import thumbnail
 from vitrail.tasks.segment import Segment, boundary_f1, miou
 from vitrail.tasks.segment_pictures import case
 

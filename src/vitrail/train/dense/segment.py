@@ -14,7 +14,7 @@ from vitrail.data.masks.joint import JointAugmenter, JointPolicy, fitted_pairs, 
 from vitrail.data.pictures import Pictures
 from vitrail.data.samples import Sample
 from vitrail.models import SwinSettings
-from vitrail.tasks.report import thumbnail
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.segment import Segment, balancing_weights
 from vitrail.tasks.segment_pictures import case, palette
 from vitrail.train.dense.finish import OF_MASKS, Measured, shown_cases, spread

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vitrail.data.samples import plural
-from vitrail.tasks.report import DataProblems, ReportContent, write_report
+from vitrail.report.content import DataProblems, ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.train.dense.finish import Measured, dense_content
 from vitrail.train.dense.loop import DenseTrainer
 from vitrail.train.dense.plan import HIDDEN

@@ -20,10 +20,12 @@ from vitrail.data.there import check_there
 from vitrail.explain.tokens import reconstruct
 from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.mae import visible_patches
+from vitrail.report.content import ReportContent
+from vitrail.report.drawing import thumbnail
+from vitrail.report.model_report import write_report
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.probe import nearest_neighbours, quick_probe, solve_probe
 from vitrail.tasks.reconstruct import Expected, Reconstruct, sheet, strip
-from vitrail.tasks.report import ReportContent, thumbnail, write_report
 from vitrail.train.distributed import Processes, processes
 from vitrail.train.finish import data_problems
 from vitrail.train.forward import Forward
