@@ -2,8 +2,8 @@
 
 from tests.data.test_sources import fill
 from vitrail.data.sources import open_source
-from vitrail.tasks.report import ReportContent
-from vitrail.tasks.report_page import page
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import page
 from vitrail.train.finish import data_problems
 
 

@@ -1,4 +1,4 @@
-"""The frame that all charts share, as inline SVG: scales from values to pixels, marks drawn with them, and the read-out.
+"""The frame that all charts share, as inline SVG: scales from values to pixels, marks drawn with them, the read-out.
 
 No library and no script is needed to see a chart; its colours come from the page's style sheet. The read-out travels
 as JSON in the page, which page.js shows at the pointer and for the arrow keys: the numbers are written here once, so

@@ -41,16 +41,19 @@ def line_chart(
     mark: int | None = None,
     size: tuple[int, int] = SIZE,
     factors: bool = False,
+    covering: Sequence[float] = (),
+    labels: Sequence[str] = (),
     note: str = "",
 ) -> Markup:
     """Lines over x. `mark` is the position in x that the read-out shows at rest, drawn as a fine vertical line; with
-    `factors` equal heights are equal factors, and what isn't above 0 is a gap."""
+    `factors` equal heights are equal factors, and what isn't above 0 is a gap. `covering` are values that the axis has
+    room for besides, and `labels` what the read-out calls each x."""
     if factors:
         series = [Series(s.name, [_above_0(v) for v in s.values], s.plain, s.hue) for s in series]
     values = [value for line in series for value in line.values if known(value)]
     if not values or not x:
         return Markup()
-    ends, ticks = _factors(values) if factors else _evenly(values, write)
+    ends, ticks = _factors(values) if factors else _evenly([*values, *covering], write)
     axes = Axes.within(size, (min(x), max(x)), ends, warp_y=log10 if factors else float)
     axes.ticks_y(ticks, write)
     axes.ticks_x(whole_ticks(min(x), max(x), int(axes.x.length) // 50), str)
@@ -63,7 +66,8 @@ def line_chart(
         if len(measured) == 1:  # a line of one point can't be seen
             axes.point(*measured[0], hue=line.hue)
     lines = [Line(s.name, [write(value) for value in s.values], s.values, s.kind, s.hue) for s in series]
-    readout = Readout(x, [f"{x_name} {value:g}" for value in x], lines, len(x) - 1 if mark is None else mark)
+    labels = labels or [f"{x_name} {value:g}" for value in x]
+    readout = Readout(x, labels, lines, len(x) - 1 if mark is None else mark)
     span = f"{x_name} {min(x):g} to {max(x):g}" if len(x) > 1 else f"{x_name} {x[0]:g}"
     said = "; ".join(f"{line.name} {_ends(line.values, write)}".strip() for line in series)
     return axes.chart(title, f"{title} over {span}: {said}.", size, readout, note=note)
@@ -98,8 +102,8 @@ def reliability_chart(table: Mapping[str, Any], size: tuple[int, int] = (460, 47
     readout = Readout([(b + 0.5) / bins for b in filled], labels, lines, len(filled) - 1)
     worst = max(filled, key=lambda b: abs(confidence[b] - accuracy[b]) * count[b])
     description = (
-        f"Accuracy for each level of confidence, in {bins} bins. The bin that adds most to the calibration error claims "
-        f"{percent(confidence[worst])} and is right in {percent(accuracy[worst])} of {count[worst]}."
+        f"Accuracy for each level of confidence, in {bins} bins. The bin that adds most to the calibration error "
+        f"claims {percent(confidence[worst])} and is right in {percent(accuracy[worst])} of {count[worst]}."
     )
     return axes.chart("Accuracy by confidence", description, size, readout, below, stacked=True)
 

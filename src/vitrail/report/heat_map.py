@@ -76,8 +76,8 @@ def _named(cells: np.ndarray, share: np.ndarray, labels: Sequence[str]) -> tuple
     for i, label in enumerate(labels):
         short = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
         axes.draw("text", "tick end", short, x=left - 7, y=axes.y(i + 0.5), dy=".32em")
-        place = f"translate({axes.x(i + 0.5):.1f},{top - 7:.1f}) rotate(-45)"
-        axes.draw("text", "tick", short, transform=place, dy=".32em")
+        leaning = f"translate({axes.x(i + 0.5):.1f},{top - 7:.1f}) rotate(-45)"
+        axes.draw("text", "tick", short, transform=leaning, dy=".32em")
     for row, column in zip(*np.nonzero(cells), strict=True):
         strength = _strength(share[row, column])
         place = {"x": axes.x(column) + 0.5, "y": axes.y(row) + 0.5}

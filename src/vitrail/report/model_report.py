@@ -174,9 +174,7 @@ def _confusion(content: ReportContent) -> Markup:
     wrong = without_diagonal(matrix)
     most = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
     pairs = [(*divmod(int(i), len(matrix)), int(wrong.flat[i])) for i in most if wrong.flat[i] > 0]
-    rows = [
-        [name(content.classes[r]), name(content.classes[c]), n, percent(n / matrix[r].sum())] for r, c, n in pairs
-    ]
+    rows = [[name(content.classes[r]), name(content.classes[c]), n, percent(n / matrix[r].sum())] for r, c, n in pairs]
     merged = math.ceil(len(matrix) / LARGEST_DRAWN)
     summed = " Only mistakes are coloured." if len(matrix) > LARGEST_NAMED else ""
     summed += f" Each cell sums {merged} × {merged} classes, in their order." if merged > 1 else ""

@@ -76,5 +76,5 @@ def document(
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return ENVIRONMENT.get_template("report/templates/page.html").render(
         title=title, summary=summary, lead=lead, sections=list(sections), note=note, links=links, style=style,
-        script=script, policy=policy,
+        script=script, policy=Markup(policy),
     )  # fmt: skip

@@ -59,8 +59,8 @@ def ece(probabilities: Array, labels: Array, bins: int = BINS) -> float:
 
 
 def reliability(probabilities: Array, labels: Array, bins: int = BINS) -> dict[str, Array]:
-    """Bins of equal width over the confidence: mean `confidence`, `accuracy` with its 95 % interval from `low` to `high`
-    (NaN where empty) and `count`, [bins].
+    """Bins of equal width over the confidence: mean `confidence`, `accuracy` with its 95 % interval from `low` to
+    `high` (NaN where empty) and `count`, [bins].
 
     The confidence is the highest probability of an image, the accuracy how often that class is right. For several
     labels per image (targets [n, C]) every single probability is a confidence, and right is a label that is there.

@@ -81,7 +81,7 @@ def score_chart(scored: Scored, threshold: float) -> Markup:
     most, mark = max(float(attacks.max()), float(live.max()), 1e-9), float(_odds(threshold))
     axes = Axes.within(SIZE, (-end, end), (0, most), left=44)
     axes.ticks_y((0.0, most / 2, most), lambda share: percent(share, 0))
-    axes.ticks_x(_odds(SCORES), lambda odd: f"{_score(odd):g}")
+    axes.ticks_x(_odds(SCORES).tolist(), lambda odd: f"{_score(odd):g}")
     for share, start, stop in zip(attacks, edges, edges[1:], strict=False):
         if share:
             axes.bar("count", (start, stop), share)
