@@ -122,7 +122,7 @@ def test_a_model_without_a_single_number_still_has_a_page():
     found = examine(model)
     seen = {finding.check: finding for finding in found.findings}
     assert "no number in blocks 1–4 of 4" in seen["attention"].seen and "entropy" not in found.charts
-    assert "no number in blocks 1–4 of 4" in found.page()
+    assert "no number in blocks 1–4 of 4" in found.html()
 
 
 def test_a_block_that_adds_nothing_is_found():
@@ -320,7 +320,7 @@ def test_the_verdict_and_the_lines_are_said_in_one_way():
     assert (
         str(found) == "ok      file           all in place.\nfault   labels         none. Likely: shuffled. Fix: sort."
     )
-    assert f"<p>{found.verdict}</p>" in found.page()
+    assert f"<p>{found.verdict}</p>" in found.html()
     assert Diagnosis("a", "", found.findings[:1]).verdict == "Nothing wrong was found."
 
 

@@ -139,9 +139,7 @@ def test_charts_of_curves_are_the_curves_on_axes_of_one_height():
     assert [line["text"] for line in second["series"]] == [["0.0\u202f%", "10.0\u202f%", "20.0\u202f%"]] * 2
     assert first["series"][0]["y"][2] == second["series"][0]["y"][0]  # nothing, at the floor of both
     assert second["series"][0]["y"][2] > first["series"][0]["y"][0] + 100  # a fifth is no full height
-    assert (
-        "--hue:var(--relevance)" in charts[0] and charts[0].count('class="line plain"') == 2
-    )  # with its sample
+    assert "--hue:var(--relevance)" in charts[0] and charts[0].count('class="line plain"') == 2  # with its sample
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

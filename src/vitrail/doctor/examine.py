@@ -78,9 +78,10 @@ class Diagnosis:
 
     def save(self, folder: str | Path) -> Path:
         """doctor.html, complete in itself."""
-        return write(Path(folder) / "doctor.html", self.page())
+        return write(Path(folder) / "doctor.html", self.html())
 
-    def page(self) -> str:
+    def html(self) -> str:
+        """The page as text."""
         return page(self.name, self.verdict, self.findings, self.charts)
 
     def __str__(self) -> str:

@@ -39,6 +39,7 @@ SCORES = {
     "knn_top1": "k-NN top-1", "knn_map": "k-NN mAP", "probe_top1": "linear probe top-1",
     "probe_map": "linear probe mAP", "miou": "mean IoU", "auc": "AUC", "eer": "EER",
 }  # fmt: skip
+HUES = ("", "rollout", "attention", "grad-cam", "random", "relevance")  # of the scores in one chart; "" is the accent
 MOST_CLASSES, MOST_CARDS, MOST_PAIRS = 2000, 60, 15  # the page is for reading, and small enough to be mailed
 
 HTML = macros("report/templates/model_report.html")
@@ -118,7 +119,7 @@ def _hardest(content: ReportContent) -> Markup:
         return Markup()
     what = "The labels with the lowest probability" if content.multi_label else "The lowest probability of the label"
     also = ", without the images above" if content.mistakes else ""
-    verb = "label" if content.multi_label else "predicted"
+    verb = "lowest" if content.multi_label else "predicted"
     return PARTS.note(f"{what}{also}.") + PARTS.gallery(content.hardest[:MOST_CARDS], verb)
 
 
@@ -207,23 +208,23 @@ def _training(content: ReportContent) -> Markup:
     keys = [*dict.fromkeys(key for row in rows for key in row if _value(row, key) is not None)]
     mark = x.index(content.best_epoch) if content.best_epoch in x else None
 
-    def lines(*names: tuple[str, str, bool]) -> list[Series]:
-        return [Series(words, [_value(row, key) for row in rows], plain) for key, words, plain in names if key in keys]
+    def line(key: str, words: str = "", plain: bool = False, hue: str = "") -> list[Series]:
+        return [Series(words, [_value(row, key) for row in rows], plain, hue)] if key in keys else []
 
-    scores = [
-        (f"{split}_{key}", f"{word} {words}", split == "train")
-        for key, words in SCORES.items()
-        for split, word in (("train", "training"), ("val", "validation"))
-    ]
+    scores: list[Series] = []
+    measured = [score for score in SCORES if {f"train_{score}", f"val_{score}"} & {*keys}]
+    for score, hue in zip(measured, HUES, strict=False):
+        scores += line(f"train_{score}", f"training {SCORES[score]}", plain=True)
+        scores += line(f"val_{score}", f"validation {SCORES[score]}", hue=hue)
     small = (330, 190)
     main = [
-        line_chart("Loss", x, lines(("train_loss", "training", True), ("val_loss", "validation", False)), mark=mark),
-        line_chart("Accuracy" if "val_top1" in keys else "Score", x, lines(*scores), percent, mark=mark),
+        line_chart("Loss", x, line("train_loss", "training", plain=True) + line("val_loss", "validation"), mark=mark),
+        line_chart("Accuracy" if "val_top1" in keys else "Score", x, scores, percent, mark=mark),
     ]
     others = [
-        line_chart("Learning rate", x, lines(("lr", "", False)), mark=mark, size=small),
-        line_chart("Speed", x, lines(("images_per_second", "images/s", False)), mark=mark, size=small),
-        line_chart("Waiting for data", x, lines(("data_wait", "", False)), percent, mark=mark, size=small),
+        line_chart("Learning rate", x, line("lr"), mark=mark, size=small),
+        line_chart("Speed", x, line("images_per_second", "images/s"), mark=mark, size=small),
+        line_chart("Waiting for data", x, line("data_wait"), percent, mark=mark, size=small),
     ]
     note = "Point at a chart, or use the arrow keys, to read an epoch."
     note += f" Kept: {content.kept}." if content.kept else ""
