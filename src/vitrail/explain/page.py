@@ -65,7 +65,8 @@ def section(found: ImageMaps, key: str = "picture") -> Section:
             [figures.name_of(name), f"{one.deletion_auc.mean():.2f}", f"{one.insertion_auc.mean():.2f}"]
             for name, one in found.curves.items()
         ]
-        body += HTML.curves(curve_charts(deletion, insertion), rows, HOW_JUDGED)
+        charts = curve_charts(deletion, insertion)
+        body += HTML.curves(charts, rows, note=HOW_JUDGED, title="Which explanation to believe")
     body += _heads(found)
     if found.reconstruction is not None:
         names = ("As it is", "What the encoder saw", "What the decoder reconstructed")
@@ -147,7 +148,7 @@ def comparison_section(found: Comparison) -> Section:
         f" better. Differences are image by image, {found.how_sure}."
     )
     charts = curve_charts(found.deletion, found.insertion)
-    body = HTML.comparison(note, charts, heads, [_compared(row, others) for row in found.rows])
+    body = HTML.curves(charts, [_compared(row, others) for row in found.rows], heads, note)
     return Section("faithfulness", "Which explanation to believe", body)
 
 
