@@ -31,9 +31,9 @@ from record import keep
 
 import vitrail
 from vitrail.data.split import divide
-from vitrail.tasks.detect.metrics import there
+from vitrail.report.drawing import font
 from vitrail.tasks.detect.drawing import draw
-from vitrail.tasks.pictured import font
+from vitrail.tasks.detect.metrics import there
 from vitrail.tasks.segment.drawing import coloured, palette
 
 OURS: dict[str, dict[str, dict[str, Any]]] = {

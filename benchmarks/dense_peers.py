@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from vitrail.training.dense.finish import measure_boxes, measure_masks, spread
+from vitrail.training.dense.loop import DenseTrainer
+from vitrail.training.dense.plan import DenseFacts, fill_dense, viewing_sides
+from vitrail.training.dense.work import ROUNDS
 
 from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
@@ -25,14 +29,10 @@ from vitrail.inference.precision import choose_precision
 from vitrail.models import Preprocessing
 from vitrail.models.detect import Detector, Frame
 from vitrail.tasks.detect.objective import Detect, find
-from vitrail.tasks.segment.objective import Segment
 from vitrail.tasks.segment.drawing import palette
+from vitrail.tasks.segment.objective import Segment
 from vitrail.tasks.segment.results import pixel_classes
 from vitrail.training.config import Recipe
-from vitrail.training.dense.finish import measure_boxes, measure_masks, spread
-from vitrail.training.dense.loop import DenseTrainer
-from vitrail.training.dense.plan import DenseFacts, fill_dense, viewing_sides
-from vitrail.training.dense.work import ROUNDS
 from vitrail.training.run import splits, typical_side
 from vitrail.training.trainer import Settings
 

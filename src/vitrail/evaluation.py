@@ -6,9 +6,10 @@ from typing import Any
 
 from vitrail.environment import command_line, versions
 from vitrail.predict import Predictor, load
+from vitrail.report.content import DataProblems, ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.tasks import registry
 from vitrail.tasks.base import Evaluation
-from vitrail.tasks.report import DataProblems, ReportContent, write_report
 from vitrail.tasks.scoring import Progress
 
 

@@ -45,7 +45,7 @@ def test_a_folder_of_pngs_per_picture_and_one_page(folder, capsys):
     text = (folder / "out" / "explain.html").read_text(encoding="utf-8")
     check_page(text)
     assert re.findall(r'<section id="([^"]+)"', text) == ["picture-0", "picture-1", "picture-2", "model"]
-    assert text.count("Explained: owl.") == 3 and "Mean of 3 pictures." in text
+    assert text.count("Explained: owl.") == 3 and "Mean of 3 images." in text
     overlay = np.asarray(Image.open(folder / "out" / "a" / "relevance.png"))
     found = vitrail.load("run", device="cpu").explain("pictures/a.png", "owl").overlays(zoom=9)["relevance"]
     assert np.array_equal(overlay, found)

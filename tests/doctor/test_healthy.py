@@ -14,8 +14,8 @@ from vitrail.doctor import diagnose, patient
 from vitrail.doctor.examine import CHECKS
 from vitrail.models import build
 from vitrail.models.tuning import tune
-from vitrail.training.run_record import Record, described
 from vitrail.tasks.backbones import Start
+from vitrail.training.run_record import Record, described
 
 MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
 

@@ -1,7 +1,9 @@
 """What is drawn is what was computed: colours, places, sizes."""
 
 import io
+import json
 import math
+import re
 
 import matplotlib
 import numpy as np
@@ -13,6 +15,7 @@ from tests.explain.small import lively, swin
 from tests.parity.peers import pictures
 from vitrail import explain
 from vitrail.explain import figures
+from vitrail.explain.charts import curve_charts, heads_chart
 from vitrail.explain.drawing import encoded, filter_mosaic, head_mosaic, mosaic, overlay, position_mosaic
 
 GREY = np.full((40, 48, 3), 100, np.uint8)
@@ -116,11 +119,27 @@ def test_a_map_that_is_bright_all_over_is_told_from_one_that_says_something():
     assert [ax.get_title() for ax in axes] == ["Picture", "Attention, nearly even", "Rollout"]
 
 
-def test_svg_for_a_page_takes_the_page_s_colours_and_names_no_address():
-    svg = figures.inline_svg(figures.distance_figure(torch.rand(3, 2), 1.0), "reach")
-    assert svg.startswith('<svg role="img" aria-label="reach"')
-    assert "http" not in svg and "var(--relevance)" in svg and "var(--muted)" in svg
-    assert figures.INK not in svg and "font-family" not in svg.split("<text")[1].split(">")[0]
+def test_a_chart_of_heads_has_a_dot_for_each_and_reads_their_mean():
+    table = torch.tensor([[1.0, 3.0], [2.0, 2.0], [math.nan, 4.0]])
+    chart = heads_chart("Reach", table, limit=5.0, limit_words="all alike")
+    dots = re.findall(r'class="points" d="([^"]*)"', chart)
+    assert [path.count("M") for path in dots] == [2, 2, 1] and ">all alike</text>" in chart
+    data = json.loads(re.search(r"<script[^>]*>(.*?)</script>", chart).group(1))
+    assert data["labels"] == ["block 1", "block 2", "block 3"]
+    mean, heads = data["series"]
+    assert mean["text"] == ["2", "2", "4"] and heads["text"] == ["1 to 3", "2 to 2", "4 to 4"]
+    assert mean["y"][0] == mean["y"][1] > mean["y"][2]
+    assert "http" not in chart
+
+
+def test_charts_of_curves_are_the_curves_on_axes_of_one_height():
+    down, up = torch.tensor([1.0, 0.5, 0.0]), torch.tensor([0.0, 0.1, 0.2])
+    charts = curve_charts({"relevance": down, "random": down}, {"relevance": up, "random": up})
+    first, second = (json.loads(re.search(r"<script[^>]*>(.*?)</script>", chart).group(1)) for chart in charts)
+    assert [line["text"] for line in second["series"]] == [["0.0\u202f%", "10.0\u202f%", "20.0\u202f%"]] * 2
+    assert first["series"][0]["y"][2] == second["series"][0]["y"][0]  # nothing, at the floor of both
+    assert second["series"][0]["y"][2] > first["series"][0]["y"][0] + 100  # a fifth is no full height
+    assert "--hue:var(--relevance)" in charts[0] and charts[0].count('class="line plain"') == 2  # with its sample
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

@@ -90,7 +90,7 @@ def test_a_class_outside_the_five_likeliest_is_shown_with_its_probability():
     assert [label for label, _ in found.classes] == [p.label for p in (*rest[:5], rest[6])]
     assert found.share == pytest.approx(rest[6].probability, abs=1e-6)
     words = rf"<li style=[^>]* class=asked><span>{rest[6].label}</span><span>{percent(found.share)}</span>"
-    assert re.search(words, section(found)) and percent(found.share) in found._repr_html_()
+    assert re.search(words, section(found).body) and percent(found.share) in found._repr_html_()
     assert f"explained: {rest[6].label} {percent(found.share)}; maps: relevance, " in repr(found)
     assert [percent(share) for share in (0.5126, 0.00031, 2e-9)] == ["51.3%", "0.03%", "<0.0001%"]
 
@@ -121,11 +121,16 @@ def test_a_notebook_is_given_a_picture_and_html(predictor):
 def check_page(text: str) -> None:
     """Complete in itself, and every picture has words for those who can't see it."""
     assert "http" not in text.replace("http-equiv", "")
-    assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text and "<script" not in text
+    assert "default-src 'none'" in text and "prefers-color-scheme: dark" in text
+    code = [script for script in re.findall(r"<script([^>]*)>", text) if "application/json" not in script]
+    assert code == [""]  # the page's own, which its policy names
     images = re.findall(r"<img[^>]*>", text)
     assert images and all(re.search(r'alt="[^"]{10,}"', image) for image in images)
     assert all(re.search(r'src="data:image/(png|jpeg);base64,', image) for image in images)
-    assert all('role="img" aria-label="' in svg for svg in re.findall(r"<svg[^>]*>", text))
+    assert all('aria-hidden="true"' in svg for svg in re.findall(r"<svg[^>]*>", text))
+    charts = re.findall(r"<figure[^>]* data-chart[^>]*>", text)
+    assert len(charts) == 2 * text.count("Which explanation to believe") + 2 * text.count('<section id="model"')
+    assert all(re.search(r'role="group" aria-label="[^"]{30,}"', chart) for chart in charts)
     sections = re.findall(r'<section id="([^"]+)"', text)
     assert len(sections) == len(set(sections))
 

@@ -17,9 +17,9 @@ from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.boxes.outlines import to_runs
 from vitrail.models.dense import DETECT_HEADS
 from vitrail.models.detect import Detector
-from vitrail.tasks.detect.objective import Detect, find
-from vitrail.tasks.detect.metrics import Objects, Score, matched, overlaps, image_f1, there
 from vitrail.tasks.detect.drawing import Answer, beside, coco_results, colour, draw, write_coco
+from vitrail.tasks.detect.metrics import Objects, Score, image_f1, matched, overlaps, there
+from vitrail.tasks.detect.objective import Detect, find
 
 
 def objects(*rows, scores=None, ignored=None) -> Objects:

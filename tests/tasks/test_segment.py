@@ -11,7 +11,6 @@ from PIL import Image
 
 from vitrail.data.sources.masks import IGNORE
 from vitrail.errors import VitrailError
-from vitrail.tasks.segment.objective import Segment, accuracy, balancing_weights, boundary_f1, confusion, iou, miou
 from vitrail.tasks.segment.drawing import (
     case,
     coloured,
@@ -24,6 +23,7 @@ from vitrail.tasks.segment.drawing import (
     shares,
     summary,
 )
+from vitrail.tasks.segment.objective import Segment, accuracy, balancing_weights, boundary_f1, confusion, iou, miou
 
 NAMES = ["ground", "cat", "dog"]
 

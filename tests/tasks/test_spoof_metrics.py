@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.tasks.charts import THIN
-from vitrail.tasks.report import ReportContent
-from vitrail.tasks.report_page import page
-from vitrail.tasks.spoof.objective import Spoof, even_weights
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import page
+from vitrail.report.numbers import THIN
 from vitrail.tasks.spoof.metrics import Scored, attack_scores
+from vitrail.tasks.spoof.objective import Spoof, even_weights
 from vitrail.tasks.spoof.page import shown, spoof_content
 
 # Four live faces, three prints, two replays; from 0.5 on it is called an attack.
@@ -174,13 +174,13 @@ def test_the_charts_and_tables_of_a_report_say_what_was_counted():
     assert keys == ["scores", "attacks", "subjects"]
     charts, types, subjects = (html for _, _, html in content["sections"])
     assert "Scores of 4 live faces and 5 attacks; above the threshold lie 25.0" in charts
-    assert f"at the threshold 60.0{THIN}% and 25.0{THIN}%" in charts  # of all attacks, of live faces
+    assert f"at the threshold 60.0{THIN}% of the attacks and 25.0{THIN}% of the live faces" in charts
     assert types.index("replay") < types.index("print") and f"33.3{THIN}%" in types  # the worst first
-    assert "2 of 2 people with an error" in subjects
+    assert "2 of 2 subjects with an error" in subjects
     # The farthest on the wrong side first: the replay of 0.35, the live face of 0.6 and print of 0.4 are as far.
-    assert [picture.index for picture in content["mistakes"]] == [7, 4, 3, 8]
+    assert [card.index for card in content["mistakes"]] == [7, 4, 3, 8]
     assert [(p.true, p.predicted) for p in content["mistakes"][:3]] == [
         ("replay", "live"), ("print", "live"), ("live", "attack"),
     ]  # fmt: skip
     report = page(ReportContent("x", shown(Scored(SCORES, ATTACKS).figures(0.5)), "9 faces", ["live"], **content))
-    assert "Person by person" in report and "BPCER at APCER 5" in report and ">threshold<" not in report
+    assert 'id="subjects"' in report and "BPCER at APCER 5" in report and ">threshold<" not in report

@@ -30,8 +30,8 @@ from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
 from vitrail.models.segment import Segmenter
-from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.classify.distillation import BothHeads, Distil
+from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.classify.teacher import MEASURED, Teacher, against_chance, digest, how_good, load_teacher
 from vitrail.weights import model_from, read_checkpoint, save_weights
 

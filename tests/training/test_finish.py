@@ -1,10 +1,11 @@
 """What a report says of the data that a run has learnt from."""
 
+from vitrail.training.finish import data_problems
+
 from tests.data.test_sources import fill
 from vitrail.data.sources.classification import open_source
-from vitrail.tasks.report import ReportContent
-from vitrail.tasks.report_page import page
-from vitrail.training.finish import data_problems
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import page
 
 
 def test_a_picture_under_two_labels_is_named_with_both(tmp_path):

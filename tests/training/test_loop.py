@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from vitrail.training.plan import policy_of
 
 import vitrail
 from tests.odd_files import photograph
@@ -16,7 +17,6 @@ from vitrail.data.augment.mixing import mix
 from vitrail.models import create_model
 from vitrail.tasks.classify.objective import Classify
 from vitrail.training import batches, job, loop
-from vitrail.training.plan import policy_of
 
 
 def test_a_handful_of_images_is_learnt_by_heart(tmp_path):

@@ -13,6 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from vitrail.training.plan import Facts, fill
+from vitrail.training.pretrain.plan import fill_pretraining, policy_for
+from vitrail.training.pretrain.start import start_autoencoder
 
 import vitrail
 from tests.odd_files import photograph
@@ -22,14 +25,11 @@ from vitrail.data.sources.classification import open_pictures
 from vitrail.explain import reconstruct
 from vitrail.models import MaskedAutoencoder
 from vitrail.models.heads import classifiers
+from vitrail.tasks.backbones import start_model
 from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.reconstruct.objective import Reconstruct
 from vitrail.training import PretrainRecipe, linear, loop
 from vitrail.training.config import Recipe
-from vitrail.training.plan import Facts, fill
-from vitrail.training.pretrain.plan import fill_pretraining, policy_for
-from vitrail.training.pretrain.start import start_autoencoder
-from vitrail.tasks.backbones import start_model
 from vitrail.weights import read_checkpoint
 
 SMALL = {"model": "vit_nano2", "device": "cpu", "workers": 0, "cache": "memory", "batch_size": 8}

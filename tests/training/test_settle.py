@@ -14,9 +14,9 @@ import vitrail
 from tests.odd_files import photograph
 from tests.training.support import Command, differences, make_folder, small_options
 from vitrail.console import View
+from vitrail.models.interpolation import SHARES, best_share, between
 from vitrail.tasks.scoring import places_in_training
 from vitrail.training import job, words
-from vitrail.models.interpolation import SHARES, best_share, between
 from vitrail.weights import read_checkpoint
 
 OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0.2, "augment": "light", "seed": 2}
@@ -161,7 +161,7 @@ def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(t
     run = vitrail.train(data, **options, out=tmp_path / "run")
     said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Kept: the linear classifier on frozen features: on the validation images tuning was no better" in said
-    assert "Kept: the linear classifier on frozen features" in report and "upright line is epoch" not in report
+    assert "Kept: the linear classifier on frozen features" in report and "line marks epoch" not in report
     assert "Once more, on all 36 images" in said and "then on all 36 with" in report
     about = vitrail.load(run).about["metrics"]
     assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vitrail.training.job import Job
+from vitrail.training.plan import Facts, fill, policy_of
 
 import vitrail
 from tests.odd_files import photograph, write_hard_folder
@@ -24,10 +26,8 @@ from vitrail.data.subset import read_subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, create_model
-from vitrail.training.config import Recipe
-from vitrail.training.job import Job
-from vitrail.training.plan import Facts, fill, policy_of
 from vitrail.tasks.backbones import check_asked, start_model, suited
+from vitrail.training.config import Recipe
 from vitrail.training.trainer import Trainer
 from vitrail.weights import read_checkpoint, save_weights
 

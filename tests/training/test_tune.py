@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from vitrail.training.plan import Facts, fill, fine_tuning_rate
 
 import vitrail
 from tests.training.support import QUIET, SMALL, Command, differences, make_folder, rows, small_options
@@ -16,9 +17,8 @@ from vitrail.data.sources.classification import open_source
 from vitrail.errors import VitrailError
 from vitrail.models import VisionTransformer, create_model
 from vitrail.models.tuning import PARTS, is_part, learns, tune
-from vitrail.training.config import Recipe
-from vitrail.training.plan import Facts, fill, fine_tuning_rate
 from vitrail.tasks.tuning_cost import cost_of
+from vitrail.training.config import Recipe
 from vitrail.weights import save_weights
 
 CHEAP = ("adapter", "lora", "prompt", "bias")

@@ -51,8 +51,8 @@ def inspect(
     from vitrail.data import inspect as inspection  # brings torch, as do the others
     from vitrail.data.inspect import sheet
     from vitrail.data.inspect.faces import faces_as_they_are
-    from vitrail.data.sources.classification import open_pictures, open_source
     from vitrail.data.sources.boxes import open_boxes
+    from vitrail.data.sources.classification import open_pictures, open_source
     from vitrail.data.sources.masks import open_masks
     from vitrail.tasks.data_sheet import data_sheet
 

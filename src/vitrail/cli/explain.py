@@ -119,7 +119,7 @@ def explain_each(
     from vitrail.inference.decoding import named
 
     usable(predictor.model, methods)  # better refused now than once for every picture
-    sections: list[str] = []
+    sections: list[Any] = []
     tables: list[tuple[Any, Any]] = []
     sizes, names = set[tuple[int, int]](), set[str]()
     with telling(out, tables), progress(len(paths)) as advance:

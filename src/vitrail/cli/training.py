@@ -17,7 +17,9 @@ DATA = tyro.conf.arg(metavar="[DATA]", help_behavior_hint="", help="The data, as
 CONFIG = "A YAML or JSON file of options, or the run.json of a run; what is typed beside it counts more."
 
 
-def parse(verb: str, description: str, examples: str, rest: list[str], registry_of_rules: Any) -> tuple[str, TrainConfig]:
+def parse(
+    verb: str, description: str, examples: str, rest: list[str], registry_of_rules: Any
+) -> tuple[str, TrainConfig]:
     """DATA and the configuration from the arguments of a verb."""
     task = asked_task(rest) if verb == "train" else "reconstruct"
     _refuse_foreign(rest, task)

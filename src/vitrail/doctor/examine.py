@@ -16,10 +16,12 @@ from vitrail.doctor.history import history
 from vitrail.doctor.inputs import preprocessing
 from vitrail.doctor.labels import labels
 from vitrail.doctor.learning import learning
+from vitrail.doctor.page import page
 from vitrail.doctor.patient import Patient, Subject, admit
 from vitrail.doctor.positions import positions
 from vitrail.doctor.signals import signals
 from vitrail.doctor.structure import moved, patches, weights
+from vitrail.explain.explanation import write
 from vitrail.explain.looking import at_rest
 from vitrail.predict import Predictor
 
@@ -76,9 +78,11 @@ class Diagnosis:
 
     def save(self, folder: str | Path) -> Path:
         """doctor.html, complete in itself."""
-        from vitrail.doctor.page import write_page
+        return write(Path(folder) / "doctor.html", self.html())
 
-        return write_page(Path(folder), self)
+    def html(self) -> str:
+        """The page as text."""
+        return page(self.name, self.verdict, self.findings, self.charts)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.findings))

@@ -14,10 +14,10 @@ from vitrail.data.samples import PICTURES, Sample, plural
 from vitrail.data.sources.classification import open_source
 from vitrail.data.sources.folders import pictures_below
 from vitrail.errors import VitrailError
-from vitrail.tasks.scoring import class_indices, scored_samples
 from vitrail.inference.decoding import decoded
 from vitrail.models.catalog import Preprocessing
 from vitrail.predict import Predictor
+from vitrail.tasks.scoring import class_indices, scored_samples
 
 Labels = list[tuple[int, ...]]
 PER_CLASS = 8  # enough for neighbours of one's own class to be among the five nearest

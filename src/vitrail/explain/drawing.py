@@ -4,13 +4,14 @@ One cell of a map is one patch, and is drawn as one: smoothed maps look finer th
 from 0 to the largest value of that map, so two maps can be compared in place, not in strength.
 """
 
-import io
 from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from vitrail.report.drawing import encoded as file_content
 
 Array = np.ndarray
 PAPER, LEAD = (255, 255, 255), (29, 31, 38)  # between tiles: in print, and on a page that may be light or dark
@@ -136,7 +137,5 @@ def filter_mosaic(
 
 def encoded(picture: Array, kind: str = "PNG") -> bytes:
     """As a file: PNG for graphics, JPEG for what is mostly a photograph."""
-    file = io.BytesIO()
     options = {"quality": 88, "subsampling": 0} if kind == "JPEG" else {}
-    Image.fromarray(picture).save(file, kind, **options)
-    return file.getvalue()
+    return file_content(Image.fromarray(picture), kind, **options)

@@ -1,6 +1,5 @@
 """One picture explained: the arrays, the figures of them, and how a notebook or a folder shows them."""
 
-import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from markupsafe import escape
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.explain import figures
 from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
-from vitrail.explain.drawing import Array, as_bytes, encoded, enlarged, over_pixels, overlay, pixels
+from vitrail.explain.drawing import Array, encoded
 from vitrail.explain.faithfulness import Curves, faithfulness, usable
+from vitrail.explain.image_maps import ImageMaps, Portrait, percent
 from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing, targets
 from vitrail.explain.methods import METHODS
+from vitrail.explain.page import document, section
 from vitrail.explain.relevance import grad_cam
-from vitrail.explain.tokens import Reconstruction, patch_filters, position_similarity, reconstruct, token_pca
+from vitrail.explain.tokens import patch_filters, position_similarity, reconstruct, token_pca
 from vitrail.models import MaskedAutoencoder, SwinTransformer
 from vitrail.models.catalog import IMAGENET
 from vitrail.models.checks import check_layers
+from vitrail.report.drawing import data_uri
 from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
@@ -32,28 +35,8 @@ LONGEST = 2048  # pixels: no picture is enlarged beyond
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
-    """What a model made of one picture. Tensors are float32 on the CPU; h×w is a grid of patches."""
-
-    name: str
-    picture: Array  # uint8 H W C, as the model saw it
-    # Label and probability: the five likeliest, then the one asked about if it is none of them; none without classes.
-    classes: list[tuple[str, float]]
-    target: str | None  # the class that was asked about
-    share: float | None  # and its probability
-    maps: dict[str, Tensor]  # by method, [h, w]
-    curves: dict[str, Curves]  # by method, and of random order
-    attention: list[Tensor]  # by layer, [H, h, w], of the class token or of the mean patch
-    attention_of: str  # which of the two
-    layer: int  # of raw attention among the maps, and of the token colours; from 0, where pictures say block 1
-    pca: Tensor  # [h, w, 3], the patch tokens as colours
-    distance: Tensor  # [L, H] in pixels
-    entropy: Tensor  # [L, H] in nats
-    farthest: float | None  # that distance, were all patches attended to alike; None in Swin
-    most: float | None  # and that entropy
-    reconstruction: Reconstruction | None  # of a masked autoencoder
-    cells: dict[Grid, Grid]  # by grid, the pixels that one of its cells stands for
-    model: str = ""  # its name, where it has one
+class Explanation(ImageMaps):
+    """What a model made of one picture, and how it is shown: on a line, in a notebook, as files."""
 
     def __repr__(self) -> str:
         """One line; the tensors are there by name."""
@@ -62,10 +45,6 @@ class Explanation:
         asked = f", explained: {self.target} {percent(self.share or 0)}" if other else ""
         size = "×".join(map(str, self.picture.shape[:2]))
         return f"Explanation({self.name}, {size}: {best}{asked}; maps: {', '.join(self.maps) or 'none'})"
-
-    def cell(self, values: Tensor) -> Grid:
-        """How many pixels a cell of this map [..., h, w] stands for."""
-        return self.cells[(values.shape[-2], values.shape[-1])]
 
     def figure(self) -> Figure:
         """The picture and every map over it."""
@@ -86,19 +65,6 @@ class Explanation:
             found["reconstruction"] = figures.reconstruction_figure(self.reconstruction)
         return found
 
-    def overlays(self, zoom: int = 1) -> dict[str, Array]:
-        """The picture, each map over it, and the tokens as colours: uint8 [H, W, 3], each side `zoom` times as long."""
-        light = enlarged(as_bytes(pixels(self.picture)), zoom)
-
-        def cell(values: Tensor) -> Grid:
-            high, wide = self.cell(values)
-            return high * zoom, wide * zoom
-
-        found = {"picture": light}
-        found |= {method: overlay(light, values, cell(values)) for method, values in self.maps.items()}
-        tokens = over_pixels(self.pca.numpy(), cell(self.pca[..., 0]), light.shape[:2])
-        return found | {"tokens": as_bytes(tokens)}
-
     def save_pictures(self, folder: str | Path) -> list[Path]:
         """Every overlay and figure as a PNG; overlays of a small picture in a size to look at."""
         short, long = sorted(self.picture.shape[:2])
@@ -109,8 +75,6 @@ class Explanation:
 
     def save(self, folder: str | Path) -> Path:
         """A folder of PNGs, and one page in it, explain.html, that holds everything; gives the page's path."""
-        from vitrail.explain.page import document, section
-
         self.save_pictures(folder)
         summary = f"As {self.model} sees it." if self.model else ""
         return write(Path(folder) / "explain.html", document(f"Looking into {self.name}", [section(self)], summary))
@@ -123,12 +87,10 @@ class Explanation:
         return self._png
 
     def _repr_html_(self) -> str:
-        from vitrail.explain.page import escape
-
         said = ", ".join(f"{escape(label)} {share:.0%}" for label, share in self.classes[:3])
         sure = percent(self.share or 0)
         asked = f"<p>Explained: <b>{escape(self.target)}</b>, {sure}. The model says {said}.</p>" if self.target else ""
-        source = "data:image/png;base64," + base64.b64encode(self._png).decode()
+        source = data_uri(self._png, "PNG")
         names = ", ".join(map(figures.name_of, self.maps))
         return f'<div>{asked}<img style="max-width:100%" src="{source}" alt="The picture, then over it: {names}"></div>'
 
@@ -208,24 +170,6 @@ def explain_picture(
     )
 
 
-@dataclass(frozen=True)
-class Portrait:
-    """What can be said of the model alone."""
-
-    positions: Tensor | None  # [h, w, h, w]; None where a place has no vector
-    filters: tuple[Tensor, Tensor] | None  # None where patches are cut from a stem's features
-    farthest: float | None  # the distance in pixels of attending to all patches alike
-    most: float | None  # the entropy in nats of attending to all tokens alike
-
-    def figures(self) -> dict[str, Figure]:
-        found = {}
-        if self.positions is not None:
-            found["position_similarity"] = figures.position_figure(self.positions)
-        if self.filters is not None:
-            found["patch_filters"] = figures.filters_figure(*self.filters)
-        return found
-
-
 def portrait(model: nn.Module, size: Grid | None) -> Portrait:
     """Of the model as it takes pictures of this size; without one, for pictures of several, at its own, and without the
     figures of attending to all alike, which differ from size to size."""
@@ -251,13 +195,6 @@ def alike(inner: Any, size: Grid) -> tuple[float, float] | tuple[None, None]:
     place = torch.cartesian_prod(torch.arange(h), torch.arange(w)) * torch.tensor(cell_size(inner, (h, w), size))
     apart = torch.cdist(place.float(), place.float()).mean().item()
     return apart, math.log(h * w + inner.prefix_tokens)
-
-
-def percent(share: float) -> str:
-    """51.3%; of what is nearly nothing, its first digit that is not 0."""
-    if share >= 0.0005 or share == 0:
-        return f"{share:.1%}"
-    return f"{100 * share:.1g}%" if share >= 1e-6 else "<0.0001%"
 
 
 def write(path: Path, content: bytes | str) -> Path:

@@ -1,7 +1,6 @@
 """A figure for each analysis: matplotlib `Figure`s, with nothing shared through pyplot, in one look that prints."""
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -196,21 +195,6 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.06)
     return file.getvalue()
-
-
-def inline_svg(figure: Figure, alt: str) -> str:
-    """A chart as SVG inside a page, in the page's letters and colours, light or dark."""
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": alt}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = file.getvalue()[file.getvalue().index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    svg = re.sub(r"font-family: [^;\"]*;?", "", svg)
-    for name, colour in {"ink": INK, "muted": MUTED, "rule": RULE, **COLOURS}.items():
-        svg = svg.replace(colour, f"var(--{name.replace('_', '-')})")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
 
 
 def blank(width: float, height: float) -> Figure:

@@ -172,9 +172,7 @@ def suited_side(largest: int) -> int:
     return by(largest, ((21, 16), (41, 32), (81, 64)), 224)
 
 
-def find_weights(
-    model: str | None, weights: str, largest: int, gpu: bool
-) -> tuple[Checkpoint | None, list[Reason]]:
+def find_weights(model: str | None, weights: str, largest: int, gpu: bool) -> tuple[Checkpoint | None, list[Reason]]:
     """The checkpoint to start from, or None for a model from scratch; and why."""
     check_architecture(model)
     name = model or suited(largest, gpu)

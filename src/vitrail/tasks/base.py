@@ -129,7 +129,9 @@ class Task(ABC):
         """The last word on a plan that is complete."""
         return config
 
-    def build(self, start: Start, config: Config, why: dict[str, Any], source: Source, learnt: list[Sample], gpu: bool) -> Start:
+    def build(
+        self, start: Start, config: Config, why: dict[str, Any], source: Source, learnt: list[Sample], gpu: bool
+    ) -> Start:
         """What the task puts on a backbone. Most have all in `start`."""
         return start
 

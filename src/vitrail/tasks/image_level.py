@@ -6,7 +6,6 @@ head on features that are computed once. A task adds its targets, its loss and i
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,6 @@ from vitrail.data.samples import Sample, Source
 from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
-from vitrail.models import CNNSettings
 from vitrail.models.tuning import PARTS, freeze, learns, tune, tuning_of
 from vitrail.options import Config
 from vitrail.tasks.backbones import Start, set_drop_path, start_model, typical_side
@@ -37,7 +35,9 @@ class AugmentImages:
         self.output_values = int(np.prod(augmenter.size)) * len(augmenter.mean)  # numbers that an image becomes
         self._known: Tensor | None = None  # the targets of all images, where these live on the device
 
-    def __call__(self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None) -> Batch:
+    def __call__(
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
+    ) -> Batch:
         return self.augmenter(images, keys, epoch, device, out=out), self.targets(numbers, device)
 
     def targets(self, numbers: np.ndarray, device: Any) -> Tensor:
@@ -52,7 +52,9 @@ class AugmentImages:
 
 
 class ImageTask(Task):
-    probe_limit: ClassVar[int] = 20_000_000  # images × answers: beyond, a head is trained as quickly as it is solved for
+    probe_limit: ClassVar[int] = (
+        20_000_000  # images × answers: beyond, a head is trained as quickly as it is solved for
+    )
 
     # -- the model ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitrail.data.duplicates import duplicates, is_across, is_conflicting, same_files
 from vitrail.data.samples import Sample
-from vitrail.tasks.report import DataProblems
+from vitrail.report.content import DataProblems
 
 
 def readable(samples: dict[str, list[Sample]], unreadable: dict[str, str]) -> dict[str, list[Sample]]:

@@ -230,5 +230,7 @@ def show_outcome(ctx: Context, figures: dict[str, Any], kept: Kept, spent: str, 
     console.line(f"Model:  {folder / 'model.safetensors'}")
     if (small := folder / "adapter.safetensors").exists():
         alone = "; only its head was trained" if kept.code == "probe" else ""
-        console.line(f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base{alone})")
+        console.line(
+            f"Adapter: {small} ({small.stat().st_size / 1e6:.2f} MB, the part to share beside its base{alone})"
+        )
     console.line(f"Report: {folder / 'report.html'}")

@@ -5,14 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vitrail.console import clock
 from vitrail.data.samples import plural
 from vitrail.environment import versions
 from vitrail.models.tuning import merge
-from vitrail.console import clock
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.tasks.base import Measured, Row
 from vitrail.tasks.context import Context
 from vitrail.tasks.provenance import header_of
-from vitrail.tasks.report import ReportContent, write_report
 from vitrail.training import messages
 from vitrail.training.config import concerning
 from vitrail.training.messages import Kept

@@ -20,15 +20,13 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.data.subset import read_subset
 from vitrail.models import build
 from vitrail.models.interpolation import best_share, between, copies
+from vitrail.reasons import Reason
 from vitrail.tasks.classify.plan import fine_tuning_rate
 from vitrail.tasks.context import Context, LinearProbe
 from vitrail.tasks.heads import exchange_heads, heads_of, is_bad_start
 from vitrail.tasks.image_level import ImageTask
-from vitrail.data.image_set import fitted
-from vitrail.reasons import Reason
 from vitrail.training import messages
 from vitrail.training.outputs import keep_model, write_model
 from vitrail.training.run_record import begin_folder, read_record

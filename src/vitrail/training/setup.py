@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from vitrail.data.image_set import cache_mode, default_workers, fitted
-from vitrail.data.subset import Subset, read_subset
+from vitrail.data.subset import read_subset
 from vitrail.errors import VitrailError
 from vitrail.models.short import can_build
 from vitrail.tasks.context import Context
@@ -80,7 +80,9 @@ def make_trainer(ctx: Context) -> tuple[Trainer, "Loop"]:
     hyper = hyperparameters(ctx)
     if hyper.compile and getattr(objective, "teacher", None) is not None:
         objective.teacher.net.compile()
-    mixing = Mixing(config.get("mixup") or 0.0, config.get("cutmix") or 0.0, config.seed, ctx.epochs - config.get("calm", 0))
+    mixing = Mixing(
+        config.get("mixup") or 0.0, config.get("cutmix") or 0.0, config.seed, ctx.epochs - config.get("calm", 0)
+    )
     batches = Batches(train, augment, hyper.batch_size, config.seed, ctx.processes, mixing, ctx.console.line)
     validated = len(ctx.subsets["val"].numbers) if "val" in ctx.subsets else 0
     signals = StopSignals(alone=ctx.processes.count == 1)

@@ -96,7 +96,13 @@ class Trainer:
         validated: int = 0,  # images that `validate` looks at
         listeners: Sequence[Listener] = (),
     ):
-        self.model, self.objective, self.batches, self.hyper, self.processes = model, objective, batches, hyper, processes
+        self.model, self.objective, self.batches, self.hyper, self.processes = (
+            model,
+            objective,
+            batches,
+            hyper,
+            processes,
+        )
         self.validate, self.figure, self.validated = validate, f"val_{figure}", validated
         self.listeners, self.device = [*listeners], processes.device
         rates = hyper.lr, hyper.weight_decay, hyper.layer_decay
@@ -142,7 +148,9 @@ class Trainer:
         pending: Deferred | None = None
         stop = save = False
         started, spent = time.monotonic(), self.sums["time"]
-        for inputs, targets in self.batches.epoch(self.epoch, self.step, self.epoch + 1 == self.hyper.epochs, self.sums):
+        for inputs, targets in self.batches.epoch(
+            self.epoch, self.step, self.epoch + 1 == self.hyper.epochs, self.sums
+        ):
             done = self.train_step(inputs, targets)
             # Read one step late, so that the device is never waited for; never more, so that the wait for data is true.
             stop, save = self.count(pending)

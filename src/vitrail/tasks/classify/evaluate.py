@@ -75,9 +75,7 @@ def _fewer_classes(source: Source, predictor: Any, classes: Sequence[int]) -> li
     return [note] if here < known else []
 
 
-def _page(
-    predictor: Any, objective: Classify, rows: Tensor, targets: Tensor, kept: Sequence[Sample]
-) -> dict[str, Any]:
+def _page(predictor: Any, objective: Classify, rows: Tensor, targets: Tensor, kept: Sequence[Sample]) -> dict[str, Any]:
     # The page works on logits; the log of a probability is one.
     logits = torch.logit(rows.double(), 1e-12) if predictor.multi_label else rows.double().clamp_min(1e-300).log()
     thresholds = predictor.thresholds if predictor.multi_label else None

@@ -59,7 +59,8 @@ def ece(probabilities: Array, labels: Array, bins: int = BINS) -> float:
 
 
 def reliability(probabilities: Array, labels: Array, bins: int = BINS) -> dict[str, Array]:
-    """Bins of equal width over the confidence: mean `confidence`, `accuracy` (NaN where empty) and `count`, [bins].
+    """Bins of equal width over the confidence: mean `confidence`, `accuracy` with its 95 % interval from `low` to
+    `high` (NaN where empty) and `count`, [bins].
 
     The confidence is the highest probability of an image, the accuracy how often that class is right. For several
     labels per image (targets [n, C]) every single probability is a confidence, and right is a label that is there.
@@ -68,11 +69,9 @@ def reliability(probabilities: Array, labels: Array, bins: int = BINS) -> dict[s
     index = _bin(confidence, bins)
     count = np.bincount(index, minlength=bins)
     with np.errstate(invalid="ignore"):
-        return {
-            "confidence": np.bincount(index, confidence, bins) / count,
-            "accuracy": np.bincount(index, correct, bins) / count,
-            "count": count,
-        }
+        claimed, right = np.bincount(index, confidence, bins) / count, np.bincount(index, correct, bins) / count
+    low, high = np.array([wilson(*bin) if bin[1] else (math.nan, math.nan) for bin in zip(right, count, strict=True)]).T
+    return {"confidence": claimed, "accuracy": right, "low": low, "high": high, "count": count}
 
 
 def average_precision(probabilities: Array, targets: Array) -> Array:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from vitrail.tasks.classify.metrics import mean_average_precision, top_k
 
-
 SHORT = {"top1": "accuracy", "map": "mAP"}  # of the figures that choose
 
 

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
+from vitrail.report.content import ImageCard
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.classify import metrics
+from vitrail.tasks.classify.mistakes import confident_mistakes, hardest_images
 from vitrail.tasks.classify.objective import Classify
-from vitrail.tasks.report import Picture, confident_mistakes, hardest_images, thumbnail
 
 
 def figures_of(objective: Classify, logits: Tensor, targets: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
@@ -47,7 +49,7 @@ def classification_page(
     return {**parts, "mistakes": mistakes, "hardest": hardest}
 
 
-def illustrate(card: Picture, samples: Sequence[Sample]) -> None:
+def illustrate(card: ImageCard, samples: Sequence[Sample]) -> None:
     """Gives it the name and the thumbnail of the sample at its index."""
     sample = samples[card.index]
     card.name = sample.name

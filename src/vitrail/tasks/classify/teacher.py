@@ -17,8 +17,8 @@ from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
 from vitrail.models import Preprocessing
 from vitrail.reasons import Reason
-from vitrail.tasks.classify.objective import SHORT, Classify
 from vitrail.tasks.classify.metrics import mean_average_precision
+from vitrail.tasks.classify.objective import SHORT, Classify
 from vitrail.tasks.provenance import is_refitted, is_same_split
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import DENSE, Checkpoint

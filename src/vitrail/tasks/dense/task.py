@@ -132,5 +132,7 @@ class AugmentMaps:
     def __init__(self, joint: JointAugmenter):
         self.joint = joint
 
-    def __call__(self, pairs: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None) -> Batch:
+    def __call__(
+        self, pairs: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
+    ) -> Batch:
         return self.joint(pairs, keys, epoch, device)

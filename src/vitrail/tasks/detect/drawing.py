@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from vitrail.data.sources.boxes.outlines import from_runs
+from vitrail.report.drawing import font
 from vitrail.tasks.detect.metrics import Objects
-from vitrail.tasks.pictured import font
 from vitrail.whole import whole
 
 # Told apart by most eyes, also in print; further classes get hues between.

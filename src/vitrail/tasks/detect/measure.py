@@ -9,11 +9,11 @@ from PIL import Image
 
 from vitrail.data.samples import Sample
 from vitrail.data.sources.boxes.samples import Boxed
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.base import Measured
 from vitrail.tasks.dense.cases import Answers, Problems, asked, shown_cases
 from vitrail.tasks.detect.drawing import beside
 from vitrail.tasks.detect.metrics import Objects, Score, image_f1, there
-from vitrail.tasks.report import thumbnail
 from vitrail.tasks.scoring import check_some
 
 # A name, and what it says to someone who has not met it.

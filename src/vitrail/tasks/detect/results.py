@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.sources.boxes.outlines import from_runs
-from vitrail.tasks.detect.metrics import Objects
+from vitrail.report.drawing import png
 from vitrail.tasks.detect.drawing import draw
-from vitrail.tasks.pictured import png
+from vitrail.tasks.detect.metrics import Objects
 from vitrail.whole import whole
 
 

@@ -181,7 +181,9 @@ class AugmentBoxes:
     def __init__(self, augmenter: BoxAugmenter, samples: list[Any]):
         self.augmenter, self.samples = augmenter, samples
 
-    def __call__(self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None) -> Batch:
+    def __call__(
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
+    ) -> Batch:
         batch = self.augmenter(images, [self.samples[number] for number in numbers], keys, epoch, device)
         return batch, batch
 

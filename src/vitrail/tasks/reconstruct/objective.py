@@ -63,9 +63,7 @@ class Expected:
         return f" (from {self.nothing:.2f}; good: {self.good[0]:.2f} to {self.good[1]:.2f})"
 
     def sentence(self, norm_pix: bool, pretrained: bool = False) -> str:
-        start = (
-            "each patch in its own mean brightness" if norm_pix else "every pixel in the mean colour of all images"
-        )
+        start = "each patch in its own mean brightness" if norm_pix else "every pixel in the mean colour of all images"
         begins = "Without what it knows already the loss would start" if pretrained else "The loss starts"
         return (
             f"{begins} near {self.nothing:.2f}, which is {start}; good runs end between {self.good[0]:.2f} and "

@@ -1,7 +1,7 @@
 """The task of pre-training: a masked autoencoder, without labels. Where there are labels, they are only looked at: are
 images with like features of one class?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from vitrail.data.augment.images import Augmenter
 from vitrail.data.image_set import fitted
 from vitrail.data.preprocess import normalized
-from vitrail.data.samples import Sample, Source, plural
+from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.classification import open_pictures
 from vitrail.data.subset import Subset, drawn, read_subset
-from vitrail.errors import VitrailError
 from vitrail.explain.tokens import reconstruct
 from vitrail.inference.forward import Forward
 from vitrail.models import MaskedAutoencoder
 from vitrail.models.mae import visible_patches
 from vitrail.options import Config
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.backbones import Start, typical_side
 from vitrail.tasks.base import Evaluation, Measured, Row, Task
 from vitrail.tasks.classify.evaluate import evaluate_classifier
@@ -35,7 +35,6 @@ from vitrail.tasks.reconstruct.objective import Expected, Reconstruct, sheet, st
 from vitrail.tasks.reconstruct.options import EXPECTS, OPTIONS
 from vitrail.tasks.reconstruct.plan import BETAS, crops_and_flips, plan_autoencoder
 from vitrail.tasks.reconstruct.start import start_autoencoder
-from vitrail.tasks.report import thumbnail
 from vitrail.weights.shipped import AUTOENCODER
 from vitrail.whole import whole
 
@@ -142,7 +141,9 @@ class ReconstructTask(Task):
         every = max(1, ctx.epochs // LOOKS)
         return bool(epoch) and (epoch % every == 0 or epoch in (1, ctx.epochs))
 
-    def _figures(self, ctx: Context, model: nn.Module, images: Subset, worth: bool, last: bool = False) -> dict[str, float]:
+    def _figures(
+        self, ctx: Context, model: nn.Module, images: Subset, worth: bool, last: bool = False
+    ) -> dict[str, float]:
         """The loss under one mask, the same for all images and always, so that what changes is the model; and where
         there are labels, whether the features separate them."""
         mae: Any = model
@@ -159,7 +160,9 @@ class ReconstructTask(Task):
         figures = {"loss": losses.mean().item()}
         return figures | (self._worth(ctx, mae, features[0], images, last) if wanted else {})
 
-    def _worth(self, ctx: Context, mae: MaskedAutoencoder, asked: Tensor, images: Subset, last: bool) -> dict[str, float]:
+    def _worth(
+        self, ctx: Context, mae: MaskedAutoencoder, asked: Tensor, images: Subset, last: bool
+    ) -> dict[str, float]:
         """Of frozen features: accuracy (mean average precision, with several labels) of neighbours, of a probe."""
         classify, known = Classify(ctx.source.classes, ctx.source.multi_label), ctx.subsets["train as predicted"]
         forward = Forward(known, ctx.preprocessing, ctx.processes, ctx.dtype)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from vitrail.data.sources.masks import IGNORE
 from vitrail.errors import VitrailError
-from vitrail.tasks.pictured import font, shortened
+from vitrail.report.drawing import font, shortened
 from vitrail.whole import whole
 
 Array = np.ndarray

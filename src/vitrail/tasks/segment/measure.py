@@ -1,7 +1,6 @@
 """Figures of a segmenter, and what a report shows of them."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,16 +8,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail.data.image_set import default_workers, threaded
 from vitrail.data.maps import resized_map
 from vitrail.data.preprocess import normalized
 from vitrail.data.sources.masks import IGNORE, MaskedSample
-from vitrail.data.image_set import default_workers, threaded
 from vitrail.inference.forward import Forward
 from vitrail.inference.precision import autocast
+from vitrail.report.drawing import thumbnail
 from vitrail.tasks.base import Measured
 from vitrail.tasks.context import Context
 from vitrail.tasks.dense.cases import Answers, Problems, asked, shown_cases
-from vitrail.tasks.report import thumbnail
 from vitrail.tasks.scoring import check_some
 from vitrail.tasks.segment.drawing import case, palette
 from vitrail.tasks.segment.objective import Segment, boundary_f1, miou

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.maps import fitted_part
 from vitrail.data.image_set import as_pixels, default_workers, threaded
+from vitrail.data.maps import fitted_part
 from vitrail.data.preprocess import fit_image
 from vitrail.inference.size_batches import LARGEST, alike
 from vitrail.models.catalog import Preprocessing
 from vitrail.models.windows import window_labels
-from vitrail.tasks.pictured import png
+from vitrail.report.drawing import png
 from vitrail.tasks.segment.drawing import mask_image, overlay, save_segmentation, shares
 
 ENLARGED = 2**24  # logits at the picture's size that are held at once: 64 MB

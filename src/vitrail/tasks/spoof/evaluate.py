@@ -61,7 +61,9 @@ def notes_on_faces(samples: Sequence[Sample], known: Sequence[Sample], labels: S
             f"{plural(len(people), 'subject')} ({some(sorted(people))}) also trained the model: the figures flatter it."
         )
     if unseen:
-        notes.append(f"{plural(len(unseen), 'attack type')} that the model was not trained on ({some(sorted(unseen))}).")
+        notes.append(
+            f"{plural(len(unseen), 'attack type')} that the model was not trained on ({some(sorted(unseen))})."
+        )
     if any((face.box is not None) != cut for face in faces):
         how = "on faces cut by their boxes" if cut else "without face boxes"
         notes.append(f"The model was trained {how}, and these are not.")

@@ -30,9 +30,10 @@ for (const chart of document.querySelectorAll("[data-chart]")) {
     hover.toggleAttribute("hidden", !visible);
   };
   svg.addEventListener("pointermove", (event) => {
-    const [x] = inside(svg, event);
+    const [x, y] = inside(svg, event);
+    const far = (i) => Math.hypot(points.x[i] - x, points.scattered ? points.series[0].y[i] - y : 0);
     let best = 0;
-    points.x.forEach((value, i) => { if (Math.abs(value - x) < Math.abs(points.x[best] - x)) best = i; });
+    points.x.forEach((value, i) => { if (far(i) < far(best)) best = i; });
     show(best, true);
   });
   svg.addEventListener("pointerleave", () => show(points.rest, false));

@@ -11,18 +11,17 @@ import pytest
 from PIL import Image
 
 from vitrail.errors import VitrailError
-from vitrail.tasks.classify import metrics, report_page
-from vitrail.tasks.charts import Series, heat_map, line_chart, nice_ticks, number, percent
-from vitrail.tasks.report import (
-    DataProblems,
-    Picture,
-    ReportContent,
-    confident_mistakes,
-    findings,
-    hardest_images,
-    thumbnail,
-    write_report,
-)
+from vitrail.report import model_report
+from vitrail.report.axes import nice_ticks
+from vitrail.report.charts import Series, line_chart
+from vitrail.report.content import DataProblems, ImageCard, ReportContent
+from vitrail.report.drawing import thumbnail
+from vitrail.report.findings import findings
+from vitrail.report.heat_map import heat_map
+from vitrail.report.model_report import write_report
+from vitrail.report.numbers import number, percent
+from vitrail.tasks.classify import metrics
+from vitrail.tasks.classify.mistakes import confident_mistakes, hardest_images
 
 VOID = {"meta", "img", "br", "input", "wbr"}
 HOSTILE = ["</script><script>alert(1)</script>", "\"><img src=x onerror='alert(2)'>", "a & b < c", "猫", "עברית"]
@@ -102,7 +101,7 @@ def read(tmp_path, content):
 
 
 def page_of(content):
-    return Page(report_page.page(content))
+    return Page(model_report.page(content))
 
 
 @pytest.mark.parametrize("count", [2, 37, 1000])
@@ -129,7 +128,7 @@ def test_the_headline_is_the_first_figure_with_its_interval_and_the_split():
 
 
 def test_hostile_names_are_shown_and_never_run(tmp_path):
-    pictures = [Picture(HOSTILE[0], HOSTILE[1], 0.9, 0.1, image="javascript:alert(3)", name=HOSTILE[1])]
+    pictures = [ImageCard(HOSTILE[0], HOSTILE[1], 0.9, 0.1, image="javascript:alert(3)", name=HOSTILE[1])]
     text = read(
         tmp_path,
         report(HOSTILE, title=HOSTILE[0], summary=HOSTILE[1], command=HOSTILE[0], hardest=pictures, notes=HOSTILE,
@@ -229,8 +228,8 @@ def test_the_table_of_classes_begins_with_the_weakest_and_ends_with_those_withou
 
 
 def test_long_names_are_broken_where_they_are_joined_whatever_was_said():
-    picture = Picture("pit_bull</terrier", "pit_bull_terrier", 0.9, 0.1, name="a_b/1.jpg")
-    text = report_page.page(report(["a", "b"], mistakes=[picture]))
+    picture = ImageCard("pit_bull</terrier", "pit_bull_terrier", 0.9, 0.1, name="a_b/1.jpg")
+    text = model_report.page(report(["a", "b"], mistakes=[picture]))
     assert "<bdi>pit_<wbr>bull_<wbr>terrier</bdi>" in text and "<bdi>pit_<wbr>bull&lt;/<wbr>terrier</bdi>" in text
     assert '<p class="file">a_<wbr>b/<wbr>1.jpg</p>' in text
 
@@ -246,9 +245,9 @@ def test_findings_say_what_matters():
     )  # fmt: skip
     content.problems.conflicting = [["b.jpg (cat)", "c.jpg (dog)"]]
     assert list(findings(content)) == [
-        "The weakest class is dog: 4 of 10 found, most often taken for fox.",
-        "It is over-confident: on average it claims 98.0\u202f% and is right in 73.3\u202f%.",
-        "One image is in more than one split, so these figures flatter; the files are listed under the data.",
+        "The weakest class is dog: 4 of 10 found, most often mistaken for fox.",
+        "The model is over-confident: on average it claims 98.0\u202f% and is right in 73.3\u202f%.",
+        "One image is in more than one split, so these figures are optimistic; the files are listed under the data.",
         "One image has more than one label, in copies that contradict each other; they are listed under the data.",
         "One file was left out because unreadable, listed under the data.",
     ]
@@ -258,9 +257,9 @@ def test_findings_say_what_matters():
     ("times", "claimed", "verdict"),
     [
         (1, 0.6, "These images are too few to judge its confidence by"),
-        (2, 0.99, "It is over-confident"),
+        (2, 0.99, "The model is over-confident"),
         (100, 0.6, "Its confidence fits, as far as these images tell"),
-        (100, 0.7, "It is over-confident"),
+        (100, 0.7, "The model is over-confident"),
     ],
 )
 def test_confidence_is_judged_where_there_are_images_enough(times, claimed, verdict):
@@ -310,7 +309,7 @@ def test_thumbnails_are_small_and_lay_transparency_on_white():
 def test_sixty_real_photographs_fit_into_a_file_that_can_be_mailed(tmp_path, real_data):
     files = sorted((real_data / "pets" / "images" / "test").glob("*/*.jpg"))[::9][:60]
     pictures = [
-        Picture("a", "b", 0.9, 0.1, thumbnail(Image.open(file).convert("RGB")), f"{file.parent.name}/{file.name}")
+        ImageCard("a", "b", 0.9, 0.1, thumbnail(Image.open(file).convert("RGB")), f"{file.parent.name}/{file.name}")
         for file in files
     ]
     assert len(pictures) == 60
