@@ -6,10 +6,10 @@ from vitrail.errors import VitrailError
 from vitrail.lazy import lazily
 
 if TYPE_CHECKING:
-    from vitrail.evaluation import evaluate
-    from vitrail.export import export
+    from vitrail.exporters import export
     from vitrail.models import capture, create_model, list_models
     from vitrail.predict import Predictor, load
+    from vitrail.predict.evaluation import evaluate
     from vitrail.training.run import Run, pretrain, train
     from vitrail.weights import load_weights, save_weights
 
@@ -33,8 +33,8 @@ __all__ = [
 lazily(
     __name__,
     {
-        "vitrail.evaluation": ("evaluate",),
-        "vitrail.export": ("export",),
+        "vitrail.predict.evaluation": ("evaluate",),
+        "vitrail.exporters": ("export",),
         "vitrail.models": ("capture", "create_model", "list_models"),
         "vitrail.predict": ("Predictor", "load"),
         "vitrail.training.run": ("Run", "pretrain", "train"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.models.restatements import image, randomised
-from vitrail.export.onnx import write_onnx
+from vitrail.exporters.onnx import write_onnx
 from vitrail.models import Preprocessing, VisionTransformer
 from vitrail.weights.onnx import OnnxModel
 from vitrail.weights.save import header_of

@@ -13,7 +13,7 @@ from tests.odd_files import photograph
 from tests.training.support import SMALL, differences, make_folder, make_images, make_trainer, rows, small_options
 from tests.training.test_distributed import start, together
 from vitrail import VitrailError
-from vitrail.export import export
+from vitrail.exporters import export
 from vitrail.models import CNNSettings, ConvNet
 from vitrail.models.cnn import architectures
 from vitrail.models.cost import cost

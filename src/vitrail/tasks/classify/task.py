@@ -24,6 +24,7 @@ from vitrail.tasks.classify.options import EXPECTS, OPTIONS
 from vitrail.tasks.classify.page import classification_page, figures_of
 from vitrail.tasks.classify.plan import MOVED, TINY, plan_classifier, policy_of, rate_for_batch
 from vitrail.tasks.classify.teacher import Teacher, how_good, load_teacher, with_reasons
+from vitrail.tasks.classify.writing import ClassWriter
 from vitrail.tasks.context import Context
 from vitrail.tasks.heads import solve_heads
 from vitrail.tasks.image_level import ImageTask
@@ -35,7 +36,6 @@ from vitrail.tasks.provenance import header_of
 
 class ClassifyTask(ImageTask):
     name = "classify"
-    done = "classified"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
     short: Mapping[str, str] = SHORT
     options = OPTIONS
@@ -177,3 +177,9 @@ class ClassifyTask(ImageTask):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_classifier(predictor, run, data, options)
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> ClassWriter:
+        return ClassWriter(predictor, options)
+
+    def inspected(self, data: str) -> Source:
+        return open_source(data)

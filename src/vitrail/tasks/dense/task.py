@@ -63,6 +63,9 @@ class DenseTask(Task):
         # Not compiled unless asked for: a detector's images come in many sizes, each of which would be compiled anew.
         return {"compile": ctx.config.compile == "on", "batch_size": ctx.config.batch_size or 8}
 
+    def backbone(self, model: Any) -> Any:
+        return model.backbone
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def wrong(self, ctx: Context) -> dict[str, list[str]]:

@@ -61,11 +61,12 @@ class Watched(Reconstruct):
 class ReconstructTask(Task):
     name = "reconstruct"
     verb = "pretrain"
-    done = "reconstructed"
+    method = "embed"
     titles = TITLES
     options = OPTIONS
     expects = EXPECTS
     by_name = True
+    self_supervised = True
 
     # -- data, plan and model ----------------------------------------------------------------------------------------
 
@@ -238,6 +239,24 @@ class ReconstructTask(Task):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_classifier(predictor, run, data, options)  # of its features, by --knn and --probe
+
+    def backbone(self, model: Any) -> Any:
+        return model.encoder
+
+    def own_loss(self, model: Any, x: Tensor) -> Any:
+        grid = model.encoder.token_grid(*x.shape[2:])
+        noise = torch.rand(len(x), grid[0] * grid[1], generator=torch.Generator().manual_seed(0)).to(x.device)
+        return lambda model: model(x, noise=noise).loss
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> Any:
+        raise self.refuse(predictor, "predict")
+
+    def inspected(self, data: str) -> Source:
+        return open_pictures(data)
+
+    def exported(self, model: Any) -> tuple[Any, list[str]]:
+        note = "Of the masked autoencoder its encoder, which turns images into features; it has no classes."
+        return model.encoder, [note]
 
 
 def pooled(mae: MaskedAutoencoder, x: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ picture of any height and width, and has `boxes` [n, 4], `scores` [n], `labels` 
 [n, 28, 28]. What a picture needs before and its classes' names after travel in the file's metadata.
 """
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,15 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError, extra
-from vitrail.models import ConvNet, SwinTransformer
-from vitrail.models.dense import DetectorSettings
-from vitrail.models.segment import Segmenter
-from vitrail.weights.checkpoint import HEADER, settings_of
+from vitrail.tasks.exporting import Graph
+from vitrail.weights.checkpoint import HEADER
 
 OPSET = 20  # the first with GELU as one operator
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file beyond 2 GB must keep its weights in a second one
@@ -38,35 +35,22 @@ def require_onnx() -> None:
         raise VitrailError(f"ONNX files are written with onnx and onnxscript: {extra('onnx')}.") from None
 
 
-def write_onnx(model: nn.Module, path: Path, size: tuple[int, int], header: str) -> None:
-    """Writes the model's graph for pictures of `size`; beyond 2 GB with its weights beside it, in `<name>.data`."""
-    copied = copy.deepcopy(model).cpu().float()
-    both, x, sizes = _asked(copied, size)
-    both = both.eval().requires_grad_(False)
+def write_onnx(graph: Graph, path: Path, header: str) -> None:
+    """Writes a graph; beyond 2 GB with its weights beside it, in `<name>.data`."""
+    module = graph.module.eval().requires_grad_(False)
     try:
         with quiet(), torch.no_grad():
-            program = _program(both, x, sizes)
+            program = _program(module, graph.example, graph.sizes)
     except Exception as error:  # the exporter's own kinds, and the compiler's
         reason = str(error).strip().splitlines()[0]
         raise VitrailError(f"This model can't be written as an ONNX graph: {reason}") from error
-    _name_sizes(program.model, "found" if "boxes" in both.names else "batch")
+    _name_sizes(program.model, graph.rows)
     _without_traces(program.model)
-    for name, value in getattr(both, "named", {}).items():
+    for name, value in getattr(module, "named", {}).items():
         _give(program.model, name, value)
     program.model.metadata_props[HEADER] = header
-    weights = sum(p.numel() * p.element_size() for p in both.parameters())
+    weights = sum(p.numel() * p.element_size() for p in module.parameters())
     program.save(str(path), external_data=weights > ONE_FILE)
-
-
-def _asked(model: Any, size: tuple[int, int]) -> tuple[Any, Tensor, dict[int, Dim]]:
-    """What the graph computes, an example of what it gets, and which sizes of that stay open."""
-    settings = settings_of(model)
-    if isinstance(settings, DetectorSettings):
-        from vitrail.export.detect import LEAST, Boxes, example  # torchvision's detection is slow to import
-
-        return Boxes(model), example(settings.channels), {2: Dim("height", min=LEAST), 3: Dim("width", min=LEAST)}
-    both = Logits(model) if isinstance(model, Segmenter) else LogitsAndFeatures(model)
-    return both, torch.zeros(2, settings.channels, *size), {0: Dim("batch"), **_open_sizes(model)}
 
 
 def _program(both: Any, x: Tensor, sizes: dict[int, Dim]) -> Any:
@@ -79,52 +63,6 @@ def _program(both: Any, x: Tensor, sizes: dict[int, Dim]) -> Any:
     return torch.onnx.export(
         exported, dynamo=True, opset_version=OPSET, input_names=["images"], output_names=list(both.names), verbose=False
     )
-
-
-class Logits(nn.Module):
-    """Those of every pixel."""
-
-    names = ("logits",)
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return (self.model(images),)
-
-
-class LogitsAndFeatures(nn.Module):
-    """Both of what a predictor can be asked for, from one forward; the features cost nothing more."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model: Any = model
-        self.names = ["logits", "features"] if settings_of(model).num_classes else ["features"]
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        found = self.model.features(images, layers=())
-        pooled = found["pooled"]
-        if "logits" not in self.names:
-            return (pooled,)
-        logits = self.model.head(pooled)
-        if getattr(self.model, "head_distillation", None) is not None:
-            logits = (logits + self.model.head_distillation(found["tokens"][:, 1])) / 2
-        return logits, pooled
-
-
-def _open_sizes(model: Any) -> dict[int, Dim]:
-    """Height and width stay open in a ViT, from two patches on."""
-    if one_size(model):
-        return {}
-    down, across = model.settings.stride
-    return {2: Dim("height", min=down + 1), 3: Dim("width", min=across + 1)}
-
-
-def one_size(model: nn.Module) -> bool:
-    """Swin's windows and masks are cut for one size; of torchvision's networks most can't be exported for any; and a
-    segmenter pools its maps to a few cells, which ONNX does for a known size only."""
-    return isinstance(model, SwinTransformer | ConvNet | Segmenter)
 
 
 class ByProducts(TorchFunctionMode):

@@ -7,18 +7,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.export.check import check as check_difference
-from vitrail.export.check import difference, read_back, shapes_to_try
-from vitrail.export.check_boxes import compare
-from vitrail.export.onnx import require_onnx, write_onnx
-from vitrail.models import MaskedAutoencoder
-from vitrail.models.dense import DetectorSettings
-from vitrail.models.segment import Segmenter
+from vitrail.exporters.onnx import require_onnx, write_onnx
+from vitrail.exporters.read_back import read_back
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
 from vitrail.weights.checkpoint import settings_of, unwrapped
@@ -90,21 +85,16 @@ def export(
 
 
 def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[float | None, str, list[str]]:
-    pre, name, labels = predictor.preprocessing, predictor.name, predictor.labels or None
+    task, name, labels = predictor.kind, predictor.name, predictor.labels or None
     model = unwrapped(predictor.model)
     if predictor.device.type != "cpu":
         model = copy.deepcopy(model).cpu()
-    notes = []
-    if isinstance(model, Segmenter) and pre.fit == "native":
-        pre = replace(pre, fit="stretch")
-        notes.append(f"For pictures of {pre.size[1]}×{pre.size[0]} pixels, to which others are brought.")
+    pre, notes = task.export_preprocessing(predictor.preprocessing)
     if to == "onnx":
-        if isinstance(model, MaskedAutoencoder):
-            model = model.encoder
-            notes.append(
-                "Of the masked autoencoder its encoder, which turns pictures into features; it has no classes."
-            )
-        write_onnx(model, path, pre.size, header_of(settings_of(model), pre, labels, name, predictor.about))
+        model, more = task.exported(model)
+        notes += more
+        graph = task.graph(copy.deepcopy(model).cpu().float(), pre.size)
+        write_onnx(graph, path, header_of(settings_of(model), pre, labels, name, predictor.about))
     else:
         save_weights(model, path, to, labels, pre)
     if to in ("timm", "torchvision"):
@@ -112,16 +102,10 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
         notes.append(f"Weights alone: {rest} in the run.")
     if not check:
         return None, "", notes
-    if isinstance(settings_of(model), DetectorSettings):
-        agreement = compare(model, path, pre)
-        return agreement.scores, agreement.words(path), notes
-    other, more = (OnnxModel(path, "cpu"), []) if to == "onnx" else read_back(path, settings_of(model), name)
-    found = difference(model, other, shapes_to_try(model, pre.size), pre)
-    check_difference(path, found)
-    what = "logits" if settings_of(model).num_classes else "features"
-    reader = "onnxruntime" if to == "onnx" else "Vitrail"
-    compared = f"The written file, read back and run by {reader}: largest difference of the {what} from the model's"
-    return found, f"{compared} {found:.1e}", notes + more
+    if to == "onnx":
+        return *task.check_export(model, path, pre, OnnxModel(path, "cpu"), "onnxruntime"), notes
+    other, more = read_back(path, settings_of(model), name)
+    return *task.check_export(model, path, pre, other, "Vitrail"), notes + more
 
 
 def _target(source: str | None, to: str, out: str | PathLike[str] | None) -> Path:

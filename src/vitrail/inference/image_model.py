@@ -29,7 +29,7 @@ class Outcome:
     error: VitrailError | None = None
 
 
-class PictureModel:
+class ImageModel:
     """What a `Predictor` is before it knows any classes: pictures are decoded ahead, shown, and answered one by one."""
 
     def __init__(self, model: nn.Module, preprocessing: Preprocessing, device: str | torch.device | None = None):
@@ -93,13 +93,13 @@ class PictureModel:
         return x if like is None else x.to(like.dtype)
 
     @property
-    def _dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:
         """bf16 on a GPU that has it, where it is several times faster; a CPU computes in fp32."""
         return torch.bfloat16 if self.device.type == "cuda" and has_bf16() else torch.float32
 
     def precision(self) -> AbstractContextManager:
         """In which the model is called: autocast on such a GPU."""
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast("cuda", self._dtype)
+        return nullcontext() if self.dtype == torch.float32 else torch.autocast("cuda", self.dtype)
 
 
 def far_note(name: str, trained: tuple[int, int], size: tuple[int, int]) -> str | None:

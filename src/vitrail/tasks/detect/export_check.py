@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.export.check import LIMIT, pictures
 from vitrail.models import Preprocessing
+from vitrail.tasks.exporting import LIMIT, test_images
 from vitrail.weights.onnx import OnnxModel
 
 CORNER = 0.1  # pixels, up to which two boxes are the same; rounding moves a corner by less than a hundredth of one
@@ -52,7 +52,7 @@ def compare(model: Any, path: Path, pre: Preprocessing) -> Agreement:
     was trained on something finds little on the blots of a check."""
     short, long = model.settings.image_size
     shapes = [(short, long), (short, short), (long, long // 3 + 5)]
-    images = [pictures(1, shape, pre, seed)[0] for seed, shape in enumerate(shapes)]
+    images = [test_images(1, shape, pre, seed)[0] for seed, shape in enumerate(shapes)]
     with threshold(model, 0.0):
         expected = [model([image])[0] for image in images]
     scores = torch.cat([each["scores"] for each in expected])

@@ -11,17 +11,15 @@ from PIL import Image
 
 from vitrail.data import fit_image
 from vitrail.errors import VitrailError
+from vitrail.inference.image_model import far_note
 from vitrail.models import Preprocessing
 from vitrail.models.checks import pair
-from vitrail.models.dense import DetectorSettings
-from vitrail.picture_model import far_note
-from vitrail.predictor import Outcome, Prediction, Predictor
+from vitrail.predict.predictor import Predictor
+from vitrail.tasks import registry
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.onnx import OnnxModel
 from vitrail.weights.published import published
 from vitrail.weights.shipped import default_model, shipped
-
-__all__ = ["Outcome", "Prediction", "Predictor", "load"]
 
 
 def load(
@@ -46,7 +44,7 @@ def load(
         return _load_onnx(source, image_size, device, fit)
     checkpoint = read_checkpoint(source, architecture, base)
     net, pre = model_from(checkpoint), checkpoint.preprocessing
-    if isinstance(checkpoint.settings, DetectorSettings):
+    if registry.task_of(checkpoint.about, checkpoint.settings).sizes_itself:
         pre = _looking(net, pre, image_size, fit)
     else:
         pre = _changed(pre, image_size, fit)
@@ -78,7 +76,7 @@ def _load_onnx(
         model = OnnxModel(path, device)
     except RuntimeError as error:  # a device that torch does not know
         raise VitrailError(f"The device {device!r} can't be used: {str(error).splitlines()[0]}") from None
-    if isinstance(model.settings, DetectorSettings):
+    if registry.task_of(model.about, model.settings).sizes_itself:
         pre = _looking(model, model.preprocessing, image_size, fit)
     else:
         pre = _changed(model.preprocessing, image_size, fit)

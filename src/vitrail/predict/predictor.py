@@ -12,13 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data import fit_image, to_image
-from vitrail.data.image_set import as_pixels
 from vitrail.errors import VitrailError, nearest
-from vitrail.inference.size_batches import in_batches
-from vitrail.models import MaskedAutoencoder, Preprocessing
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
-from vitrail.picture_model import Function, Outcome, PictureModel, check_views, collected, rows
-from vitrail.tasks.spoof.metrics import attack_scores
+from vitrail.inference.image_model import Function, ImageModel, Outcome, check_views, collected, rows
+from vitrail.models import Preprocessing
+from vitrail.tasks import registry
+from vitrail.tasks.base import Task
 from vitrail.weights import save_weights
 from vitrail.weights.adapter_file import Adapters
 from vitrail.weights.onnx import OnnxModel
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from vitrail.tasks.detect.results import Detections
     from vitrail.tasks.segment.results import Segmentation
 
-USE = {"classify": "predict", "segment": "segment", "detect": "detect"}
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -39,7 +35,7 @@ class Prediction:
     probability: float
 
 
-class Predictor(PictureModel):
+class Predictor(ImageModel):
     """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many.
 
     Many may be an iterator over more than memory holds: they are decoded in threads, a few batches ahead of the model.
@@ -117,12 +113,7 @@ class Predictor(PictureModel):
 
     def order(self, probabilities: Tensor) -> list[int]:
         """All classes of one image, its answer first, then the likeliest."""
-        order = probabilities.argsort(descending=True, stable=True).tolist()
-        if self.about.get("task") == "spoof":
-            attacked = attack_scores(probabilities[None].numpy())[0] >= self.about.get("threshold", 0.5)
-            first = next(i for i in order if i) if attacked else 0
-            order = [first, *(i for i in order if i != first)]
-        return order
+        return self.kind.order(self, probabilities)
 
     def probabilities(
         self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
@@ -161,9 +152,8 @@ class Predictor(PictureModel):
         picture = picture.reshape(*picture.shape[:2], -1)
         x = self.normalised(torch.from_numpy(picture)[None])
         index = None if target is None else self.class_index(target)
-        if index is None and self.about.get("task") == "spoof":
-            with torch.inference_mode():
-                index = 1 + int(self.model(x)[0, 1:].argmax())
+        if index is None:
+            index = self.kind.explained_class(self, x)
         found = explain_picture(
             self.model,
             picture,
@@ -192,17 +182,8 @@ class Predictor(PictureModel):
     def segmentations(
         self, images: Iterable[Any], window: int | None = None, overlap: float = 0.25, batch_size: int = 32
     ) -> "Iterator[Segmentation]":
-        """The same of many pictures, in order and as they come; those of one size go through the model together."""
-        from vitrail.tasks.segment.drawing import palette
-        from vitrail.tasks.segment.results import Segmentation, pixel_classes
-
-        self._refuse_others("segment")
-        colours = palette(len(self.labels), self.about.get("colours"))
-        for batch in in_batches(map(to_image, images), batch_size):
-            with self.precision():
-                masks = pixel_classes(self.model, batch, self.preprocessing, self.device, window, overlap)
-            for picture, mask in zip(batch, masks, strict=True):
-                yield Segmentation(picture, mask, self.labels, colours)
+        """The same of many images, in order and as they come; those of one size go through the model together."""
+        return self.answers("segment", images, batch_size, window=window, overlap=overlap)
 
     def detect(self, image: Any, threshold: float | None = None) -> "Detections":
         """What a model that was trained to detect finds on one picture, the surest first: each with `.label`,
@@ -215,42 +196,38 @@ class Predictor(PictureModel):
     def detections(
         self, images: Iterable[Any], threshold: float | None = None, batch_size: int = 32
     ) -> "Iterator[Detections]":
-        """The same of many pictures, in order and as they come; those of one size go through the model together."""
-        from vitrail.tasks.detect.objective import find_alike
-        from vitrail.tasks.detect.results import Detections
+        """The same of many images, in order and as they come; those of one size go through the model together."""
+        return self.answers("detect", images, batch_size, threshold=threshold)
 
-        self._refuse_others("detect")
-        least = self.about.get("threshold", 0.5) if threshold is None else threshold
-        own = replace(self.preprocessing, fit="native")
-        for batch in in_batches((fit_image(to_image(image), own) for image in images), batch_size):
-            pixels = [torch.from_numpy(as_pixels(picture)).permute(2, 0, 1) for picture in batch]
-            every = find_alike(self.model, pixels, self.preprocessing, self._dtype)
-            for picture, found in zip(batch, every, strict=True):
-                yield Detections(picture, found.above(least), self.labels)
+    def answers(self, task: str, images: Iterable[Any], batch_size: int = 32, **options: Any) -> Iterator[Any]:
+        """What a model of this task, whose answers lie inside the image, says of each."""
+        if self.kind.name != task:
+            raise self.kind.refuse(self, task)
+        return self.kind.answers(self, images, batch_size, **options)
+
+    @property
+    def kind(self) -> Task:
+        """The task that it was trained for."""
+        return registry.task_of(self.about, self.model.settings)
 
     @property
     def task(self) -> str:
-        """What it was made to: classify, segment or detect."""
-        kinds = {SegmenterSettings: "segment", DetectorSettings: "detect"}
-        return kinds.get(type(self.model.settings), "classify")
+        """The name of that task: classify, segment, detect, spoof, …"""
+        return self.kind.name
 
     @property
     def backbone(self) -> "Predictor":
-        """Of a segmenter or a detector its backbone as a predictor of features; of any other model itself."""
-        if self.task == "classify":
+        """Of a model whose answers lie inside the image its backbone as a predictor of features; else itself."""
+        if not self.kind.answers_inside:
             return self
         if isinstance(self.model, OnnxModel):
             raise VitrailError(f"The backbone of {self.model.path} can't be had: load the run itself.")
-        model: Any = self.model.backbone
+        model: Any = self.kind.backbone(self.model)
         pre = self.preprocessing
         if pre.fit == "native":  # of a size that a transformer can attend over
             pre = replace(pre, size=model.settings.image_size, fit="stretch")
         self._backbone = self._backbone or Predictor(model, pre, None, self.name, self.device)
         return self._backbone
-
-    def _refuse_others(self, task: str) -> None:
-        if self.task != task:
-            raise VitrailError(f"{self.name or 'This model'} was made to {self.task}: use `{USE[self.task]}`.")
 
     def class_index(self, target: int | str) -> int:
         """The index of a class, from its label or from the index itself."""
@@ -288,12 +265,14 @@ class Predictor(PictureModel):
             yield from self._outcomes(images, self._function(what), batch_size, flip, crops)
 
     def _function(self, what: str) -> Function:
-        model: Any = self.model.encoder if isinstance(self.model, MaskedAutoencoder) else self.model
+        model: Any = self.model
         if what == "features":
-            return lambda x: model.features(x, layers=())["pooled"]
+            encoder = self.kind.backbone(model)
+            return lambda x: encoder.features(x, layers=())["pooled"]
         if what != "probabilities":
             raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities" or "features".')
-        self._refuse_others("classify")
+        if self.kind.answers_inside:
+            raise self.kind.refuse(self, "classify")
         if not self.labels:
             raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
         if self.multi_label:

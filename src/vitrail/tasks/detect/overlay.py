@@ -1,49 +1,23 @@
-"""What a segmenter or a detector says of a view: the class of every pixel, or boxes, on the picture of the page."""
+"""What a detector finds on an image of the Studio's page."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from vitrail.data.sources.masks import IGNORE
 from vitrail.models.detect import Detector, paste
 from vitrail.tasks.detect.drawing import colour
-from vitrail.tasks.segment.drawing import palette, shares
-
-if TYPE_CHECKING:
-    from vitrail.serve.views import View
 
 MOST = 100  # boxes that a page draws
 
 
-@torch.inference_mode()
-def said(view: "View") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and words. The model sees exactly what the view does: its size, and its hidden patches."""
-    frame = (view.fitted.image.height, view.fitted.image.width)  # with the margin that the backbone adds
-    if view.lens.whole.task == "segment":
-        return _mask(view, frame)
-    return _boxes(view, frame)
-
-
-def _mask(view: "View", frame: tuple[int, int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    whole = view.lens.whole
-    found = whole.model(view.x)[0].argmax(dim=0).to(torch.uint8).cpu().numpy()
-    mask = np.full(frame, IGNORE, np.uint8)
-    mask[: found.shape[0], : found.shape[1]] = found
-    rows = [{**one, "probability": one["share"]} for one in shares(found, whole.labels)]
-    colours = palette(len(whole.labels), whole.about.get("colours"))[: len(whole.labels)].tolist()
-    return {"mask": mask}, {"rows": rows, "colours": colours, "labels": list(whole.labels)}
-
-
-def _boxes(view: "View", frame: tuple[int, int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    whole = view.lens.whole
-    assert isinstance(whole.model, Detector)
-    size = (view.x.shape[2], view.x.shape[3])
+def boxes_over(predictor: Any, x: Tensor, frame: tuple[int, int]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and words for the Studio. The model sees exactly what the page shows: its size, and its hidden patches."""
+    whole, size = predictor, (x.shape[2], x.shape[3])
     with as_it_is(whole.model, size):
-        (found,) = whole.model([view.x[0]])
+        (found,) = whole.model([x[0]])
     assert isinstance(found, dict)
     threshold = float(whole.about.get("threshold", 0.5))
     kept = (found["scores"] >= threshold).nonzero().flatten()[:MOST]
