@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from vitrail.errors import VitrailError
-from vitrail.lazy import lazily
+from vitrail.lazy import keep_functions, lazy
 
 if TYPE_CHECKING:
     from vitrail.evaluate import evaluate
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from vitrail.train.pretrain.run import pretrain
     from vitrail.train.run import Run, train
     from vitrail.weights import load_weights, save_weights
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "vitrail.evaluate": ("evaluate",),
+            "vitrail.export": ("export",),
+            "vitrail.models": ("capture", "create_model", "list_models"),
+            "vitrail.predict": ("Predictor", "load"),
+            "vitrail.train.pretrain.run": ("pretrain",),
+            "vitrail.train.run": ("Run", "train"),
+            "vitrail.weights": ("load_weights", "save_weights"),
+        },
+    )
+    keep_functions(__name__, ("evaluate", "export", "train"))
 
 __version__ = "0.2.1"
 __all__ = [
@@ -30,16 +44,3 @@ __all__ = [
     "save_weights",
     "train",
 ]
-
-lazily(
-    __name__,
-    {
-        "vitrail.evaluate": ("evaluate",),
-        "vitrail.export": ("export",),
-        "vitrail.models": ("capture", "create_model", "list_models"),
-        "vitrail.predict": ("Predictor", "load"),
-        "vitrail.train.pretrain.run": ("pretrain",),
-        "vitrail.train.run": ("Run", "train"),
-        "vitrail.weights": ("load_weights", "save_weights"),
-    },
-)

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.explain import figures
-from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
+from vitrail.explain.attention_analysis import attention, attention_by_layer, attention_distance, attention_entropy
+from vitrail.explain.deletion_insertion import Curves, faithfulness, usable
 from vitrail.explain.drawing import Array, as_bytes, encoded, enlarged, over_pixels, overlay, pixels
-from vitrail.explain.faithfulness import Curves, faithfulness, usable
+from vitrail.explain.gradient_maps import grad_cam
 from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing, targets
 from vitrail.explain.methods import METHODS
-from vitrail.explain.relevance import grad_cam
 from vitrail.explain.tokens import Reconstruction, patch_filters, position_similarity, reconstruct, token_pca
 from vitrail.models import MaskedAutoencoder, SwinTransformer
-from vitrail.models.catalog import IMAGENET
 from vitrail.models.checks import check_layers
+from vitrail.models.preprocessing import IMAGENET
 from vitrail.whole import whole
 
 STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from vitrail.explain import figures
+from vitrail.explain.deletion_insertion import Comparison
 from vitrail.explain.drawing import (
     LEAD,
     Array,
@@ -21,7 +22,6 @@ from vitrail.explain.drawing import (
     position_mosaic,
 )
 from vitrail.explain.explanation import Explanation, Portrait, percent
-from vitrail.explain.faithfulness import Comparison
 
 MEANING = {
     "relevance": "What spoke for this class, followed back through all blocks.",

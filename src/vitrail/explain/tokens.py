@@ -10,10 +10,10 @@ from vitrail.errors import VitrailError
 from vitrail.explain.colours import component_colours, principal_components
 from vitrail.explain.looking import Grid, at_rest, seeing
 from vitrail.models import MaskedAutoencoder, SwinTransformer
-from vitrail.models.attention import Layout
-from vitrail.models.capture import Token, find_patch
-from vitrail.models.catalog import IMAGENET
+from vitrail.models.attention import TokenLayout
+from vitrail.models.attention_maps import Token, find_patch
 from vitrail.models.checks import check_layers
+from vitrail.models.preprocessing import IMAGENET
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def token_similarity(model: nn.Module, x: Tensor, token: Token = None, layer: in
     tokens, patches = _tokens(model, x, layer)
     names = getattr(seeing(model).settings, "prefix_names", ())
     grid = (patches.shape[2], patches.shape[3])
-    chosen = tokens[:, find_patch(Layout(grid, names), token) + len(names)]  # B D
+    chosen = tokens[:, find_patch(TokenLayout(grid, names), token) + len(names)]  # B D
     return torch.cosine_similarity(chosen[:, :, None, None], patches, dim=1)
 
 
