@@ -19,7 +19,7 @@ from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.masks import open_masks
 from vitrail.data.masks.joint import JointAugmenter, JointPolicy, fitted_pairs, paired, shrunk_pairs
 from vitrail.models import Preprocessing
-from vitrail.models.detect import Detector, Frame
+from vitrail.models.dense.detector import Detector, Frame
 from vitrail.tasks.detect import Detect, find
 from vitrail.tasks.segment import Segment
 from vitrail.tasks.segment_pictures import palette

@@ -20,8 +20,8 @@ from record import keep
 from torch import Tensor, nn
 
 import vitrail
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.train.precision import choose_precision
 
 SIZES = (256, 384, 512, 768, 1024)

@@ -12,7 +12,7 @@ import torch
 from variants import Study, Variant
 
 from vitrail.data.sources import open_source
-from vitrail.models.catalog import model_settings
+from vitrail.models.registry import model_settings
 from vitrail.train.recipe import MACHINE
 from vitrail.train.record import versions
 from vitrail.whole import whole

@@ -26,8 +26,8 @@ import torch
 
 import vitrail
 from vitrail.data.sources import open_source
-from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
+from vitrail.models.registry import model_settings
 from vitrail.train.record import versions
 from vitrail.whole import whole
 

@@ -24,7 +24,7 @@ from vitrail.data.masks.joint import (
     shrunk_pairs,
 )
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -26,8 +26,8 @@ from vitrail.data.boxes.outlines import from_runs
 from vitrail.export import export
 from vitrail.export.detect import Boxes, apart
 from vitrail.export.onnx import OPSET, quiet
-from vitrail.models.deformable import DeformableAttention, centres
-from vitrail.models.detect import Detector
+from vitrail.models.dense.deformable import DeformableAttention, centres
+from vitrail.models.dense.detector import Detector
 from vitrail.predict import Predictor
 from vitrail.weights.onnx import OnnxModel
 

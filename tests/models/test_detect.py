@@ -7,7 +7,7 @@ import torch
 
 from vitrail import VitrailError, create_model
 from vitrail.models.dense import DETECT_HEADS
-from vitrail.models.detect import (
+from vitrail.models.dense.detector import (
     LEVELS,
     Anchors,
     Detector,
@@ -16,7 +16,7 @@ from vitrail.models.detect import (
     paste,
     viewing_size,
 )
-from vitrail.models.pyramid import STRIDES
+from vitrail.models.dense.pyramid import STRIDES
 
 SMALL = {
     "pyramid_channels": 16, "hidden": 32, "short_side": 64, "long_side": 96, "proposals": 50, "regions": 16,

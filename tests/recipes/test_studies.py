@@ -23,8 +23,8 @@ from PIL import Image
 from variants import slug
 
 import vitrail
-from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
+from vitrail.models.registry import model_settings
 from vitrail.train.recipe import Recipe
 
 RECIPES = Path(study.__file__).parent

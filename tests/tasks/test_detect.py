@@ -16,7 +16,7 @@ from vitrail.data.boxes import open_boxes
 from vitrail.data.boxes.augment import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.boxes.outlines import to_runs
 from vitrail.models.dense import DETECT_HEADS
-from vitrail.models.detect import Detector
+from vitrail.models.dense.detector import Detector
 from vitrail.tasks.detect import Detect, find
 from vitrail.tasks.detect_metrics import Objects, Score, matched, overlaps, picture_f1, there
 from vitrail.tasks.detect_pictures import Answer, beside, coco_results, colour, draw, write_coco

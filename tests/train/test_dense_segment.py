@@ -14,7 +14,7 @@ from tests.train.dense_data import SEGMENT, make_masks
 from tests.train.support import Command, differences, rows
 from tests.train.test_distributed import together
 from vitrail import VitrailError
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.train.optimizer import depths_of, parameter_groups
 from vitrail.weights import read_checkpoint
 

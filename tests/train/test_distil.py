@@ -28,7 +28,7 @@ from tests.train.test_distributed import together
 from vitrail import VitrailError
 from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.models import Preprocessing, create_model
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.tasks.classify import Classify
 from vitrail.tasks.distil import BothHeads, Distil
 from vitrail.train.distributed import Processes

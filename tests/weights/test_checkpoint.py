@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import vitrail
 from tests.weights.small import FAMILIES, VIT, output, pth, small
 from vitrail import VitrailError
-from vitrail.models.catalog import model_settings
+from vitrail.models.registry import model_settings
 from vitrail.weights import model_from, read_checkpoint, timm
 from vitrail.weights.load import without_memory
 

@@ -16,7 +16,7 @@ from vitrail.data.sources import open_source
 from vitrail.data.views import decoded
 from vitrail.errors import VitrailError
 from vitrail.evaluate import class_indices, scored_samples
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.predict import Predictor
 
 Labels = list[tuple[int, ...]]

@@ -18,7 +18,7 @@ from vitrail.export.check_boxes import compare
 from vitrail.export.onnx import require_onnx, write_onnx
 from vitrail.models import MaskedAutoencoder
 from vitrail.models.dense import DetectorSettings
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
 from vitrail.weights.checkpoint import settings_of, unwrapped

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.export.onnx import one_size
-from vitrail.models import MaskedAutoencoder, Preprocessing, Settings
+from vitrail.models import MaskedAutoencoder, ModelSettings, Preprocessing
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.checkpoint import settings_of
 from vitrail.weights.load import RULES
@@ -68,7 +68,7 @@ def pictures(count: int, size: tuple[int, int], pre: Preprocessing, seed: int) -
     return ((blots + grain).clamp(0, 1) - mean) / std
 
 
-def read_back(path: Path, settings: Settings, name: str | None) -> tuple[nn.Module, list[str]]:
+def read_back(path: Path, settings: ModelSettings, name: str | None) -> tuple[nn.Module, list[str]]:
     """The model that our own reader makes of a file in another dialect, and a note on what the file can't say."""
     shape = {key for key in settings.__dataclass_fields__ if key not in TRAINING | RULES}
     with warnings.catch_warnings():
@@ -85,7 +85,7 @@ def read_back(path: Path, settings: Settings, name: str | None) -> tuple[nn.Modu
     return model, _notes(settings, unsaid)
 
 
-def _notes(settings: Settings, unsaid: list[str]) -> list[str]:
+def _notes(settings: ModelSettings, unsaid: list[str]) -> list[str]:
     notes = []
     rules = [f"{key}={getattr(settings, key)}" for key in unsaid if key in RULES - OWN_WAY]
     if rules:
@@ -99,5 +99,5 @@ def _notes(settings: Settings, unsaid: list[str]) -> list[str]:
     return notes
 
 
-def _values(settings: Settings, names: set[str]) -> dict[str, Any]:
+def _values(settings: ModelSettings, names: set[str]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names if hasattr(settings, name)}

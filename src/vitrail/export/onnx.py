@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
 from vitrail.models.dense import DetectorSettings
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.weights.checkpoint import HEADER, settings_of
 
 OPSET = 20  # the first with GELU as one operator

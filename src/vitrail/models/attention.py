@@ -1,7 +1,7 @@
 """Self-attention, global and in windows: the one place that chooses a kernel.
 
-A fused kernel never forms softmax(QKᵀ/√d). Whoever wants it leaves a probe (`models.capture`), which is handed the very
-q and k of the forward that is running; layers without one do nothing for it, and no output changes.
+A fused kernel never forms softmax(QKᵀ/√d). Whoever wants it leaves a probe (`models.attention_maps`), which is handed
+the very q and k of the forward that is running; layers without one do nothing for it, and no output changes.
 """
 
 import math
@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.short import short_attention, suits
+from vitrail.models.kernels.short_attention import short_attention, suits
 
 Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
 
 
-class Layout(NamedTuple):
+class TokenLayout(NamedTuple):
     """Where the tokens of a layer lie in the image. The models hand it along to a `capture` and `Neighbours`."""
 
     grid: tuple[int, int]  # h, w of all patches
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         self.probes: list[Callable[..., None]] = []  # put there by `capture`
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: TokenLayout | None = None
     ) -> Tensor:
         """[B, N, D] -> [B, N, D]. A `bias` [M, H, N, N] repeats every M samples along the batch: Swin hands in its
         windows as samples, M of each image in a row."""

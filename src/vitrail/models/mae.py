@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Layout
+from vitrail.models.attention import TokenLayout
 from vitrail.models.checks import is_number
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
 from vitrail.models.position import Grid, SinCosPosition
@@ -152,7 +152,7 @@ class MaskedAutoencoder(nn.Module):
         patches = torch.empty_like(ranked).scatter(1, order[..., None].expand(-1, -1, d), ranked)
         patches = self.decoder_position.add(patches.unflatten(1, grid)).flatten(1, 2)
         x = torch.cat([prefix, patches], dim=1)
-        layout = Layout(grid, self.settings.prefix_names)
+        layout = TokenLayout(grid, self.settings.prefix_names)
         for block in self.decoder_blocks:
             if self.gradient_checkpointing and self.training:
                 x = checkpoint(block, x, None, None, layout, use_reentrant=False)

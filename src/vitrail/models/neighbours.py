@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.models.kernels.short_attention import can_build, tl, triton
 from vitrail.models.layers import exporting
-from vitrail.models.short import can_build, tl, triton
 
 WIDEST = 64  # grid that the kernels take, in patches across
 TILE = 1024  # numbers that one program has in its registers at a time

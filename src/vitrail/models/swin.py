@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Layout
+from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
@@ -180,7 +180,7 @@ class SwinBlock(nn.Module):
         bias, mask = self.bias()[None], windows.mask(device)
         if mask is not None:
             bias = bias + mask
-        layout = Layout(windows.real, places=lambda: windows.places(device), windows=windows.count)
+        layout = TokenLayout(windows.real, places=lambda: windows.places(device), windows=windows.count)
         return windows.join(self.attention(windows.cut(x), bias, layout=layout))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Layout, Rotary
+from vitrail.models.attention import Attention, Rotary, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
@@ -165,7 +165,7 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: TokenLayout | None = None
     ) -> Tensor:  # B N D
         if self.local is not None:
             assert layout is not None
@@ -292,7 +292,7 @@ class VisionTransformer(nn.Module):
         Where patches were left out, `places` [B, n] says which ones these are. `before(i, tokens)` may change what
         block i is given."""
         bias, rotary = self.position.bias(grid), self.position.rotary(grid)
-        layout = Layout(grid, self.settings.prefix_names, places)
+        layout = TokenLayout(grid, self.settings.prefix_names, places)
         for i, block in enumerate(self.blocks):
             if before is not None:
                 x = before(i, x)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.masks import IGNORE
-from vitrail.models.detect import Detector, paste
+from vitrail.models.dense.detector import Detector, paste
 from vitrail.tasks.detect_pictures import colour
 from vitrail.tasks.segment_pictures import palette, shares
 

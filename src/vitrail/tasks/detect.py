@@ -14,8 +14,8 @@ from vitrail.data.boxes.samples import Boxed
 from vitrail.data.pictures import Pictures, Unreadable
 from vitrail.data.together import alike
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
-from vitrail.models.detect import frame_size, paste
+from vitrail.models.dense.detector import frame_size, paste
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.tasks.detect_metrics import Objects, Score, there
 
 

@@ -15,7 +15,7 @@ from vitrail.data.masks.joint import fitted_part
 from vitrail.data.pictures import as_pixels, default_workers, threaded
 from vitrail.data.preprocess import fit_image
 from vitrail.data.together import LARGEST, alike
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.windows import window_labels
 from vitrail.tasks.pictured import png
 from vitrail.tasks.segment_pictures import mask_image, overlay, save_segmentation, shares

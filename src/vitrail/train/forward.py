@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from vitrail.data.augment import Canvas
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
 from vitrail.models.heads import classifiers
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images
 from vitrail.train.precision import autocast

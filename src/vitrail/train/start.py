@@ -8,7 +8,7 @@ from torch import nn
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, Preprocessing, Settings, build, create_model, resolve
-from vitrail.models.catalog import change, model_settings, takes_distillation
+from vitrail.models.registry import change, model_settings, takes_distillation
 from vitrail.train.plan import by
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.adapter_file import base_of

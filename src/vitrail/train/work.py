@@ -15,7 +15,7 @@ from vitrail.data.pictures import Pictures, cache_mode, default_workers, fitted,
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
-from vitrail.models.short import can_build
+from vitrail.models.kernels.short_attention import can_build
 from vitrail.train.choose import ahead
 from vitrail.train.distributed import Processes
 from vitrail.train.images import Images, all_bad, read

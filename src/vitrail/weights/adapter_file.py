@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import Preprocessing, Settings, catalog
+from vitrail.models import ModelSettings, Preprocessing, catalog
 from vitrail.models.tuning import PARTS, add_parts, is_part, learns, take_parts
 from vitrail.weights.checkpoint import (
     ADAPTER,
@@ -98,7 +98,7 @@ class AdapterFile:
     header: Header
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ModelSettings:
         return self.header.settings
 
 

@@ -14,25 +14,25 @@ from typing import Any, cast
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import Entry, Preprocessing, Settings, ViTSettings, resolve
-from vitrail.models.catalog import change
+from vitrail.models import Entry, ModelSettings, Preprocessing, ViTSettings, resolve
 from vitrail.models.checks import known_fields, pair, tuples
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid
+from vitrail.models.registry import change
 from vitrail.weights import google, hf, hf_config, timm, torchvision
 from vitrail.weights.files import RawFile, read_source
 from vitrail.weights.identify import identify
 from vitrail.weights.infer import CLASSES, infer
-from vitrail.weights.rules import Layout, State, group_names
+from vitrail.weights.rules import State, WeightLayout, group_names
 
 # A state dict of ours that was saved without a header.
 OURS = [
-    Layout("vitrail", "mae", ("encoder.patch.weight", "decoder_embed.weight"), None, {}),
-    Layout("vitrail", "vit", ("patch.weight", "blocks.{i}.attention.qkv.weight"), None, {}),
-    Layout("vitrail", "swin", ("patch.weight", "stages.{i}.{j}.bias.table"), None, {}),
-    Layout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
+    WeightLayout("vitrail", "mae", ("encoder.patch.weight", "decoder_embed.weight"), None, {}),
+    WeightLayout("vitrail", "vit", ("patch.weight", "blocks.{i}.attention.qkv.weight"), None, {}),
+    WeightLayout("vitrail", "swin", ("patch.weight", "stages.{i}.{j}.bias.table"), None, {}),
+    WeightLayout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
 ]
-LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
+LAYOUTS: list[WeightLayout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
 HEADER = "vitrail"  # the key of our JSON in a safetensors header
 ADAPTER = "vitrail_adapter"  # the same in a file that holds an adapter alone
 DENSE = (SegmenterSettings, DetectorSettings)  # a backbone and what stands on it
@@ -45,7 +45,7 @@ class Checkpoint:
     path: Path
     dialect: str
     state: State  # under our names
-    settings: Settings
+    settings: ModelSettings
     stated: set[str]  # the settings that the file itself tells; the others are the catalog's or a default
     preprocessing: Preprocessing
     labels: list[str] | None
@@ -123,18 +123,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def settings_of(model: nn.Module) -> Settings:
+def settings_of(model: nn.Module) -> ModelSettings:
     if not isinstance(getattr(model, "settings", None), tuple(set(CLASSES.values()))):
         raise VitrailError(f"{type(model).__name__} is not a model of vitrail: it has no settings.")
-    return cast(Settings, model.settings)
+    return cast(ModelSettings, model.settings)
 
 
-def settings_to_dict(settings: Settings) -> dict[str, Any]:
+def settings_to_dict(settings: ModelSettings) -> dict[str, Any]:
     family = next(name for name, kind in CLASSES.items() if type(settings) is kind)
     return {"family": family, **asdict(settings)}
 
 
-def settings_from_dict(values: dict[str, Any]) -> Settings:
+def settings_from_dict(values: dict[str, Any]) -> ModelSettings:
     values = dict(values)
     kind = CLASSES[values.pop("family")]
     return kind(**known_fields(kind, values, "The checkpoint's"))
@@ -144,7 +144,7 @@ def settings_from_dict(values: dict[str, Any]) -> Settings:
 class Header:
     """All that a file of ours says beside its weights."""
 
-    settings: Settings
+    settings: ModelSettings
     preprocessing: Preprocessing
     labels: list[str] | None
     name: str | None
@@ -218,7 +218,7 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     )
 
 
-def _doubt_of_table(path: Path, state: State, settings: Settings, entry: Entry | None) -> str | None:
+def _doubt_of_table(path: Path, state: State, settings: ModelSettings, entry: Entry | None) -> str | None:
     """n² rows are n×n patches without a row for the class token, or a wide image and one: its n-1 × n+1 patches are one
     less. Where nothing states the size, the former is right for models that are known to have no such row."""
     rows = state["position.table"].shape[1] if "position.table" in state else 0

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid, SinCosPosition, resize_grid
 from vitrail.models.swin import resize_bias_table, stage_window
 from vitrail.weights.checkpoint import Checkpoint
@@ -43,7 +43,7 @@ class Fitted:
         self.state = {name: tensor for name, tensor in self.state.items() if not name.startswith(prefixes)}
 
 
-def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
+def fit(checkpoint: Checkpoint, target: ModelSettings, head: str) -> Fitted:
     """The checkpoint's tensors for a model of the settings `target`. `head` is as in `load_weights`."""
     source = checkpoint.settings
     fitted = Fitted(dict(checkpoint.state), str(checkpoint.path))
@@ -65,7 +65,7 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
     return fitted
 
 
-def _fit_transformer(fitted: Fitted, source: Settings, target: Settings, stated: set[str]) -> None:
+def _fit_transformer(fitted: Fitted, source: ModelSettings, target: ModelSettings, stated: set[str]) -> None:
     """All of a ViT or a Swin but its head."""
     if isinstance(target, SwinSettings) and isinstance(source, SwinSettings):
         _fit_bias_tables(fitted, source, target)
@@ -78,11 +78,11 @@ def _fit_transformer(fitted: Fitted, source: Settings, target: Settings, stated:
         raise _cannot_fill(fitted, source, target)
 
 
-def _cannot_fill(fitted: Fitted, source: Settings, target: Settings) -> VitrailError:
+def _cannot_fill(fitted: Fitted, source: ModelSettings, target: ModelSettings) -> VitrailError:
     return VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
 
 
-def _note(fitted: Fitted, names: list[str], source: Settings, target: Settings) -> None:
+def _note(fitted: Fitted, names: list[str], source: ModelSettings, target: ModelSettings) -> None:
     """Says which settings, that fit in every shape and compute something else, are the model's and not the file's."""
     for name in names:
         told, built = getattr(source, name), getattr(target, name)
@@ -94,7 +94,7 @@ def _inner(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: Settings, target: Settings) -> None:
+def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: ModelSettings, target: ModelSettings) -> None:
     """The transformer inside of a larger model; its names begin with the one prefix in the file, the other here."""
     theirs, ours = prefixes
     part = Fitted(_inner(fitted.state, theirs), fitted.path, fitted.notes)
@@ -137,7 +137,7 @@ def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: s
         fitted.notes.append("the distillation token and its head are new: the file has none")
 
 
-def _fit_head(fitted: Fitted, source: Settings, target: Settings, head: str) -> None:
+def _fit_head(fitted: Fitted, source: ModelSettings, target: ModelSettings, head: str) -> None:
     """A head serves as a whole or not at all: an output layer without its hidden layer would give other classes."""
     hidden = isinstance(source, ViTSettings) and source.head == "mlp"
     wants_hidden = isinstance(target, ViTSettings) and target.head == "mlp"

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
+from vitrail.models import MAESettings, ModelSettings, Preprocessing, SwinSettings, ViTSettings
 from vitrail.weights.hf import BY_TYPE
 from vitrail.weights.limits import OURS, PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs, transformer
-from vitrail.weights.rules import Layout
+from vitrail.weights.rules import WeightLayout
 
 # Of several that mean the same, the first is the one we write.
 ACTIVATIONS = {
@@ -186,7 +186,7 @@ VIT_KINDS = [
 MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "position": "sincos"}, square=BOTH)
 
 
-def kind_of(settings: Settings) -> Kind:
+def kind_of(settings: ModelSettings) -> Kind:
     """The transformers class for these settings; refuses, naming the settings, what none of them can do."""
     settings = transformer(settings)
     if isinstance(settings, SwinSettings):
@@ -205,17 +205,17 @@ def kind_of(settings: Settings) -> Kind:
     return nearest
 
 
-def layout_for(settings: Settings) -> Layout:
+def layout_for(settings: ModelSettings) -> WeightLayout:
     """The layout of that class on disk, its names without the prefix."""
     return BY_TYPE[kind_of(settings).layout]
 
 
-def named_for(settings: Settings, name: str) -> str:
+def named_for(settings: ModelSettings, name: str) -> str:
     heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
     return name if name.startswith(heads) else kind_of(settings).prefix + name
 
 
-def config_from(settings: Settings, labels: list[str] | None) -> dict[str, Any]:
+def config_from(settings: ModelSettings, labels: list[str] | None) -> dict[str, Any]:
     """A `config.json` from which transformers builds the same model."""
     kind, settings = kind_of(settings), transformer(settings)
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import Entry, Preprocessing, Settings, catalog, resolve
-from vitrail.models.catalog import change
+from vitrail.models import Entry, ModelSettings, Preprocessing, catalog, resolve
+from vitrail.models.registry import change
 from vitrail.weights.infer import CLASSES, differences
 
 HOW = "say --architecture {0} (to `train`, --model {0}; to `vitrail.load`, architecture={0!r})"
@@ -27,7 +27,7 @@ class Candidate:
     names: tuple[str, ...]
     implied: dict[str, Any]
 
-    def settings(self, known: dict[str, Any]) -> Settings:
+    def settings(self, known: dict[str, Any]) -> ModelSettings:
         """The entry's, overruled by what its name implies and then by what is known of the file."""
         base = self.entry.settings
         changes = {**self.implied, **{key: value for key, value in known.items() if hasattr(base, key)}}
@@ -39,7 +39,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Identity:
     entry: Entry | None
-    settings: Settings
+    settings: ModelSettings
     preprocessing: Preprocessing
     doubt: str | None = None  # a sentence, where something was assumed
 
@@ -74,7 +74,7 @@ def identify(
     for name in names:
         if (said := _known_name(name)) and not _against(said, family, known):
             return identity(said)
-    readings: dict[tuple[Settings, Preprocessing], str] = {}  # by name of the first candidate that leads to it
+    readings: dict[tuple[ModelSettings, Preprocessing], str] = {}  # by name of the first candidate that leads to it
     candidates = _best_by_words(candidates, names)
     for candidate in candidates:
         reading = identity(candidate)
@@ -82,7 +82,7 @@ def identify(
     return identity(candidates[0], _doubt(path, readings) if len(readings) > 1 else None)
 
 
-def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> str:
+def _doubt(path: Path, readings: dict[tuple[ModelSettings, Preprocessing], str]) -> str:
     settings, pre = next(iter(readings))
     names = [*readings.values()]
     assumed = [
@@ -98,7 +98,7 @@ def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> s
 def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:
     """A model of no catalog: shapes, and for the rest what is usual."""
     kind: Any = CLASSES[family]
-    base: Settings = kind()
+    base: ModelSettings = kind()
     assumed: dict[str, Any] = {}
     if hasattr(base, "depth") and "heads" not in known:
         assumed["heads"] = _usual_heads(known["width"], 64)
@@ -123,7 +123,7 @@ def _usual_heads(width: int, head_width: int) -> int:
     return next(heads for heads in range(max(width // head_width, 1), 0, -1) if width % heads == 0)
 
 
-def _for(settings: Settings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
+def _for(settings: ModelSettings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
     return replace(replace(usual, **stated).suited(settings), **{k: v for k, v in stated.items() if k == "size"})
 
 

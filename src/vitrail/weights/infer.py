@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 from vitrail.models.resnet import stem_stride
 from vitrail.models.swin import stage_window
 from vitrail.weights.rules import State
 
-CLASSES: dict[str, type[Settings]] = {
+CLASSES: dict[str, type[ModelSettings]] = {
     "vit": ViTSettings,
     "mae": MAESettings,
     "swin": SwinSettings,
@@ -58,7 +58,7 @@ ARCHITECTURE = (  # noqa: SIM905 (as a list it takes a screen)
 ).split()
 
 
-def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
+def differences(settings: ModelSettings, known: dict[str, Any]) -> list[str]:
     """What is known of a file and could not be so in a model of these settings, as `width 192 (not 768)`."""
     different = []
     gated = known.get("activation") == "swiglu"  # of activations, only a gate leaves a trace

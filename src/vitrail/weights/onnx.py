@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, extra
 from vitrail.models.checks import check_image
-from vitrail.models.dense import DetectorSettings
+from vitrail.models.dense.settings import DetectorSettings
 from vitrail.weights.checkpoint import DENSE, HEADER, read_header
 
 
@@ -55,7 +55,7 @@ class OnnxModel(nn.Module):
 
     def _detect(self, images: Iterable[Tensor]) -> list[dict[str, Tensor]]:
         """One picture after the other, brought to the size in which it is looked at; boxes back to its own."""
-        from vitrail.models.detect import Frame, scaled  # torchvision's detection is slow to import
+        from vitrail.models.dense.detector import Frame, scaled  # torchvision's detection is slow to import
 
         frame, every = Frame(*self.settings.image_size).eval(), []
         for image in images:

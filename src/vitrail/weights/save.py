@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, Preprocessing, Settings
+from vitrail.models import MAESettings, ModelSettings, Preprocessing
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
-from vitrail.weights.rules import Layout, State, group_names
+from vitrail.weights.rules import State, WeightLayout, group_names
 from vitrail.whole import whole
 
 DIALECTS = ("vitrail", "timm", "hf", "torchvision")
@@ -81,7 +81,7 @@ def _half(state: State) -> State:
 
 
 def header_of(
-    settings: Settings,
+    settings: ModelSettings,
     preprocessing: Preprocessing,
     labels: list[str] | None,
     name: str | None,
@@ -96,7 +96,7 @@ def header_of(
         raise VitrailError(f"`about` must hold what JSON can: numbers, text, lists and dicts ({error}).") from None
 
 
-def _translate(state: State, model: nn.Module, layout: Layout) -> State:
+def _translate(state: State, model: nn.Module, layout: WeightLayout) -> State:
     theirs, left = layout.write(state | _tables(model, layout.dialect))
     if left:
         tuning = tuning_of(model)

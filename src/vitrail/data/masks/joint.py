@@ -24,7 +24,7 @@ from vitrail.data.randaugment import brightness, column, contrast, saturation
 from vitrail.data.randaugment import to_device as send
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 # The columns of the table of uniform numbers.
 _CROP = slice(0, DRAWN)

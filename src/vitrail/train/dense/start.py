@@ -29,7 +29,7 @@ def start_backbone(recipe: Recipe, learnt: list[Sample], gpu: bool) -> tuple[Sta
 
 
 def start_segmenter(start: Start, whole: Checkpoint | None, recipe: Recipe, classes: list[str]) -> Start:
-    from vitrail.models.segment import Segmenter
+    from vitrail.models.dense.segmenter import Segmenter
 
     backbone = set_drop_path(start.model, recipe.drop_path or 0.0)
     changes: dict[str, Any] = {} if recipe.pyramid is None else {"pyramid": recipe.pyramid}
@@ -42,7 +42,7 @@ def start_segmenter(start: Start, whole: Checkpoint | None, recipe: Recipe, clas
 def start_detector(
     start: Start, whole: Checkpoint | None, recipe: Recipe, classes: list[str], sides: tuple[int, int]
 ) -> Start:
-    from vitrail.models.detect import Detector
+    from vitrail.models.dense.detector import Detector
 
     backbone = set_drop_path(start.model, recipe.drop_path or 0.0)
     width = suited_width(backbone.settings)

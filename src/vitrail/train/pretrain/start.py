@@ -6,8 +6,8 @@ from typing import Any
 from vitrail.data.samples import plural
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, build, resolve
-from vitrail.models.catalog import model_settings
 from vitrail.models.mae import decoder_for, visible_patches
+from vitrail.models.registry import model_settings
 from vitrail.train.pretrain.recipe import PretrainRecipe
 from vitrail.train.start import Start, check_asked, suited
 from vitrail.weights import model_from, read_checkpoint

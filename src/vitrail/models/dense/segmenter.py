@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
-from vitrail.models.dense import SegmenterSettings
+from vitrail.models.dense.backbone import build_backbone, drop_classifier, make_pyramid
+from vitrail.models.dense.pyramid import STRIDES, ChannelNorm, Maps
+from vitrail.models.dense.settings import SegmenterSettings
 from vitrail.models.layers import bilinear, init_weights
 from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, drop_classifier, make_pyramid
-from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.preprocessing import Preprocessing
+from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer
 
 POOLS = (1, 2, 3, 6)  # cells a side that the coarsest map is pooled to, as in PSPNet
@@ -59,13 +60,10 @@ class Segmenter(nn.Module):
         self.preprocessing = replace(pre, crop=1.0, fit="stretch")
 
     @classmethod
-    def build(cls, settings: SegmenterSettings) -> "Segmenter":
+    def from_settings(cls, settings: SegmenterSettings) -> "Segmenter":
         """The same, with fresh weights."""
-        s = settings
-        kind: Any = SwinTransformer if isinstance(s.backbone, SwinSettings) else VisionTransformer
-        return cls(
-            kind(s.backbone), s.num_classes, s.head, pyramid=s.pyramid, width=s.width, norm=s.norm, dropout=s.dropout
-        )
+        changes = {name: value for name, value in vars(settings).items() if name != "backbone"}
+        return cls(build_backbone(settings.backbone), **changes)
 
     @property
     def backbone(self) -> VisionTransformer | SwinTransformer:
