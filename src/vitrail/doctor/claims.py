@@ -12,13 +12,14 @@ from typing import Any
 from vitrail.doctor.findings import Finding, blocks, fault, ok, warn
 from vitrail.errors import VitrailError
 from vitrail.models import ModelSettings, ViTSettings, catalog, resolve
+from vitrail.models.building import FAMILIES
 from vitrail.models.checks import pair
 from vitrail.models.registry import change
 from vitrail.predict import Predictor
 from vitrail.weights import hf_config
-from vitrail.weights.checkpoint import HEADER, LAYOUTS, read_header
+from vitrail.weights.checkpoint import LAYOUTS
 from vitrail.weights.files import RawFile, read_source
-from vitrail.weights.infer import CLASSES as FAMILIES
+from vitrail.weights.header import HEADER, read_header
 from vitrail.weights.infer import differences, infer
 from vitrail.weights.load import without_memory
 from vitrail.weights.rules import State, group_names

@@ -21,9 +21,8 @@ from vitrail.models.dense import DetectorSettings
 from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
-from vitrail.weights.checkpoint import settings_of, unwrapped
+from vitrail.weights.header import header_of, settings_of, unwrapped
 from vitrail.weights.onnx import OnnxModel
-from vitrail.weights.save import header_of
 
 __all__ = ["FORMATS", "Exported", "export"]
 

@@ -12,7 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.export.onnx import one_size
 from vitrail.models import MaskedAutoencoder, ModelSettings, Preprocessing
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import settings_of
+from vitrail.weights.header import settings_of
 from vitrail.weights.load import RULES
 
 LIMIT = 1e-3  # beyond rounding in fp32, whose differences are near 1e-6

@@ -24,7 +24,7 @@ from vitrail.errors import VitrailError, extra
 from vitrail.models import ConvNet, SwinTransformer
 from vitrail.models.dense import DetectorSettings
 from vitrail.models.dense.segmenter import Segmenter
-from vitrail.weights.checkpoint import HEADER, settings_of
+from vitrail.weights.header import HEADER, settings_of
 
 OPSET = 20  # the first with GELU as one operator
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file beyond 2 GB must keep its weights in a second one

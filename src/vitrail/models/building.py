@@ -12,6 +12,17 @@ from vitrail.models.vit import VisionTransformer, ViTSettings
 ModelSettings = ViTSettings | SwinSettings | MAESettings | CNNSettings | SegmenterSettings | DetectorSettings
 Settings = ModelSettings  # its name in version 0.2
 
+# What stored settings call each kind.
+FAMILIES: dict[str, type[ModelSettings]] = {
+    "vit": ViTSettings,
+    "mae": MAESettings,
+    "swin": SwinSettings,
+    "swinv2": SwinSettings,
+    "cnn": CNNSettings,
+    "segmenter": SegmenterSettings,
+    "detector": DetectorSettings,
+}
+
 
 def build(settings: ModelSettings) -> nn.Module:
     """The model that these settings describe, with freshly initialised weights."""

@@ -16,8 +16,8 @@ from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor, load
 from vitrail.serve.pictures import Sample, find_samples, offered
 from vitrail.train.record import read_record
-from vitrail.weights.checkpoint import HEADER
 from vitrail.weights.files import read_source
+from vitrail.weights.header import HEADER
 from vitrail.weights.shipped import AUTOENCODER, shipped
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from vitrail.models import Preprocessing, build
 from vitrail.train.recipe import MACHINE, R, from_dict, to_dict
 from vitrail.train.start import Start
 from vitrail.train.state import write_text
-from vitrail.weights.checkpoint import settings_from_dict, settings_to_dict
+from vitrail.weights.header import settings_from_dict, settings_to_dict
 
 
 @dataclass

@@ -21,7 +21,8 @@ from vitrail.train.images import Images, drawn
 from vitrail.train.record import refitted, same_split
 from vitrail.train.words import SHORT
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import DENSE, Checkpoint
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.header import DENSE
 
 MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
 DEALS = 20

@@ -17,20 +17,13 @@ from torch import nn
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import ModelSettings, Preprocessing, catalog
 from vitrail.models.tuning import PARTS, add_parts, is_part, learns, take_parts
-from vitrail.weights.checkpoint import (
-    ADAPTER,
-    Checkpoint,
-    Header,
-    read_header,
-    settings_of,
-    understand,
-    unwrapped,
-)
+from vitrail.weights.checkpoint import Checkpoint, understand
 from vitrail.weights.files import RawFile, read_file, read_json, read_source
 from vitrail.weights.fit import fit
+from vitrail.weights.header import ADAPTER, Header, header_of, read_header, settings_of, unwrapped
 from vitrail.weights.published import in_cache
 from vitrail.weights.rules import State, group_names
-from vitrail.weights.save import header_of, write_weights
+from vitrail.weights.save import write_weights
 from vitrail.weights.shipped import shipped, shipped_names
 
 # What may differ between a base and the model that was tuned on it: the head, the size of the pictures, randomness.

@@ -1,28 +1,22 @@
 """A checkpoint, understood: weights under our names, the settings of its model, its preprocessing and labels."""
 
-import json
 import math
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from os import PathLike
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
-
-from torch import nn
+from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.models import Entry, ModelSettings, Preprocessing, ViTSettings, resolve
-from vitrail.models.checks import known_fields, pair, tuples
-from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
+from vitrail.models.checks import pair, tuples
 from vitrail.models.position import Grid
 from vitrail.models.registry import change
 from vitrail.weights import google, hf, hf_config, timm, torchvision
-from vitrail.weights.files import RawFile, read_source
+from vitrail.weights.files import RawFile
+from vitrail.weights.header import ADAPTER, DENSE, HEADER, read_header, reading
 from vitrail.weights.identify import identify
-from vitrail.weights.infer import CLASSES, infer
+from vitrail.weights.infer import infer
 from vitrail.weights.rules import State, WeightLayout, group_names
 
 # A state dict of ours that was saved without a header.
@@ -33,9 +27,6 @@ OURS = [
     WeightLayout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
 ]
 LAYOUTS: list[WeightLayout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
-HEADER = "vitrail"  # the key of our JSON in a safetensors header
-ADAPTER = "vitrail_adapter"  # the same in a file that holds an adapter alone
-DENSE = (SegmenterSettings, DetectorSettings)  # a backbone and what stands on it
 # A block with something more in it computes something else; without a head of some other task the rest is still right.
 INSIDE = re.compile(r"(blocks|layers?|features)\.\d+\.|encoder_?(block|layer)_\d+")
 
@@ -53,28 +44,6 @@ class Checkpoint:
     unknown: list[str]  # names in the file that mean nothing to us
     doubt: str | None = None  # a sentence, where something had to be assumed
     about: dict[str, Any] = field(default_factory=dict)  # what a run said of itself: task, recipe, metrics, …
-
-
-def read_checkpoint(
-    source: str | PathLike[str], model: str | None = None, base: str | PathLike[str] | None = None, **facts: Any
-) -> Checkpoint:
-    """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
-
-    What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
-    `heads=12`. What has to be assumed all the same is said in one warning. An adapter.safetensors is read with its
-    base, which is found beside it or in the hub's cache, or named by `base`.
-    """
-    raw = read_source(source)
-    if ADAPTER in raw.metadata:
-        from vitrail.weights.adapter_file import complete
-
-        return complete(raw, base)
-    checkpoint = understand(raw, model, facts)
-    if checkpoint.doubt:
-        warnings.warn(checkpoint.doubt, stacklevel=3)  # the line that called `vitrail.load`
-    if checkpoint.unknown:
-        warnings.warn(f"{checkpoint.path}: left out, unknown here: {group_names(checkpoint.unknown)}.", stacklevel=2)
-    return checkpoint
 
 
 def understand(
@@ -106,59 +75,6 @@ def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
     )
 
 
-@contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    """Another program's JSON may hold anything."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise VitrailError(f"{path}: its {what} was not understood ({type(error).__name__}: {error}).") from error
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile` or `DistributedDataParallel`."""
-    for name in ("_orig_mod", "module"):
-        if isinstance(inner := getattr(model, name, None), nn.Module):
-            return unwrapped(inner)
-    return model
-
-
-def settings_of(model: nn.Module) -> ModelSettings:
-    if not isinstance(getattr(model, "settings", None), tuple(set(CLASSES.values()))):
-        raise VitrailError(f"{type(model).__name__} is not a model of vitrail: it has no settings.")
-    return cast(ModelSettings, model.settings)
-
-
-def settings_to_dict(settings: ModelSettings) -> dict[str, Any]:
-    family = next(name for name, kind in CLASSES.items() if type(settings) is kind)
-    return {"family": family, **asdict(settings)}
-
-
-def settings_from_dict(values: dict[str, Any]) -> ModelSettings:
-    values = dict(values)
-    kind = CLASSES[values.pop("family")]
-    return kind(**known_fields(kind, values, "The checkpoint's"))
-
-
-@dataclass
-class Header:
-    """All that a file of ours says beside its weights."""
-
-    settings: ModelSettings
-    preprocessing: Preprocessing
-    labels: list[str] | None
-    name: str | None
-    about: dict[str, Any]
-
-
-def read_header(path: Path, text: str) -> Header:
-    with _reading(path, "header"):
-        header = json.loads(text)
-        settings = settings_from_dict(header["settings"])
-        pre = Preprocessing(**tuples(header["preprocessing"]))
-        return Header(settings, pre, header.get("labels"), header.get("name"), dict(header.get("about") or {}))
-
-
 def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
     header = read_header(raw.path, raw.metadata[HEADER])
     return Checkpoint(
@@ -186,7 +102,7 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     state, unknown = layout.read(raw.state)
     if strange := [name for name in unknown if INSIDE.search(name)]:
         raise VitrailError(f"{raw.path}: its blocks hold {group_names(strange, most=3)}, which no model here has.")
-    with _reading(raw.path, "config.json"):
+    with reading(raw.path, "config.json"):
         told = {**layout.facts, **_config_facts(raw, layout.dialect), **facts}
         sizes = _stated_sizes(raw, told)
         preprocessing = {**layout.preprocessing, **_stated_preprocessing(raw)}

@@ -13,8 +13,9 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.models import Entry, ModelSettings, Preprocessing, catalog, resolve
+from vitrail.models.building import FAMILIES
 from vitrail.models.registry import change
-from vitrail.weights.infer import CLASSES, differences
+from vitrail.weights.infer import differences
 
 HOW = "say --architecture {0} (to `train`, --model {0}; to `vitrail.load`, architecture={0!r})"
 
@@ -97,7 +98,7 @@ def _doubt(path: Path, readings: dict[tuple[ModelSettings, Preprocessing], str])
 
 def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:
     """A model of no catalog: shapes, and for the rest what is usual."""
-    kind: Any = CLASSES[family]
+    kind: Any = FAMILIES[family]
     base: ModelSettings = kind()
     assumed: dict[str, Any] = {}
     if hasattr(base, "depth") and "heads" not in known:
@@ -130,7 +131,7 @@ def _for(settings: ModelSettings, usual: Preprocessing, stated: dict[str, Any]) 
 def _against(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:
     """What speaks against a candidate."""
     settings = candidate.entry.settings
-    if type(settings) is not CLASSES[family]:
+    if type(settings) is not FAMILIES[family]:
         return [f"the layout of a {family} model"]
     return differences(change(settings, **candidate.implied), known)
 

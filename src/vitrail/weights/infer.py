@@ -6,23 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
-from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
+from vitrail.models import ModelSettings, SwinSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
 from vitrail.models.resnet import stem_stride
 from vitrail.models.swin import stage_window
 from vitrail.weights.rules import State
-
-CLASSES: dict[str, type[ModelSettings]] = {
-    "vit": ViTSettings,
-    "mae": MAESettings,
-    "swin": SwinSettings,
-    "swinv2": SwinSettings,
-    "cnn": CNNSettings,
-    "segmenter": SegmenterSettings,
-    "detector": DetectorSettings,
-}
 
 
 def infer(

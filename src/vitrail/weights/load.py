@@ -13,9 +13,10 @@ from vitrail.models.layers import MLP
 from vitrail.models.meta import ParametersOnMeta
 from vitrail.models.position import Position
 from vitrail.models.registry import change
-from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of, settings_of, understand, unwrapped
+from vitrail.weights.checkpoint import Checkpoint, backbone_of, understand
 from vitrail.weights.files import read_source
 from vitrail.weights.fit import Fitted, fit
+from vitrail.weights.header import DENSE, settings_of, unwrapped
 from vitrail.weights.rules import State, group_names
 
 RULES = {"norm_eps", "activation", "position_rule", "padding"}  # arithmetic that belongs to the weights

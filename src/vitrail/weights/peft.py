@@ -16,8 +16,8 @@ from vitrail.errors import VitrailError
 from vitrail.models import SwinSettings
 from vitrail.models.tuning import TARGETS, Lora, tune, tuning_of
 from vitrail.weights import hf_config, timm
-from vitrail.weights.checkpoint import settings_of, unwrapped
 from vitrail.weights.files import from_hub, read_file, read_json
+from vitrail.weights.header import settings_of, unwrapped
 from vitrail.weights.rules import State, WeightLayout, group_names
 from vitrail.weights.save import write_weights
 from vitrail.whole import whole

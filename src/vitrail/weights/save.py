@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, ModelSettings, Preprocessing
+from vitrail.models import MAESettings, Preprocessing
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
-from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
+from vitrail.weights.header import HEADER, header_of, settings_of, unwrapped
 from vitrail.weights.rules import State, WeightLayout, group_names
 from vitrail.whole import whole
 
@@ -78,22 +77,6 @@ def _half(state: State) -> State:
     if large:
         raise VitrailError(f"{group_names(large)} is beyond what fp16 holds (65,504): save in full precision.")
     return halved
-
-
-def header_of(
-    settings: ModelSettings,
-    preprocessing: Preprocessing,
-    labels: list[str] | None,
-    name: str | None,
-    about: dict[str, Any] | None = None,
-) -> str:
-    """All that a file of ours says beside its weights, as JSON."""
-    header: dict[str, Any] = {"settings": settings_to_dict(settings), "preprocessing": asdict(preprocessing)}
-    header |= {"labels": labels, "name": name} | ({"about": about} if about else {})
-    try:
-        return json.dumps(header, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise VitrailError(f"`about` must hold what JSON can: numbers, text, lists and dicts ({error}).") from None
 
 
 def _translate(state: State, model: nn.Module, layout: WeightLayout) -> State:
