@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.export.onnx import one_size
 from vitrail.models import MaskedAutoencoder, ModelSettings, Preprocessing
+from vitrail.models.checks import setting_names
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.header import settings_of
 from vitrail.weights.load import RULES
@@ -70,7 +71,7 @@ def pictures(count: int, size: tuple[int, int], pre: Preprocessing, seed: int) -
 
 def read_back(path: Path, settings: ModelSettings, name: str | None) -> tuple[nn.Module, list[str]]:
     """The model that our own reader makes of a file in another dialect, and a note on what the file can't say."""
-    shape = {key for key in settings.__dataclass_fields__ if key not in TRAINING | RULES}
+    shape = {key for key in setting_names(type(settings)) if key not in TRAINING | RULES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

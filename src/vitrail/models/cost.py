@@ -39,7 +39,7 @@ def cost(model: str | ModelSettings) -> ModelCost:
     if isinstance(settings, SwinSettings):
         one, stages = replace(settings, depths=(1,) * len(settings.depths)), {"blocks": settings.depths}
     elif isinstance(settings, MAESettings):
-        one = replace(settings, depth=1, decoder_depth=1)
+        one = replace(settings, encoder=replace(settings.encoder, depth=1), decoder_depth=1)
         stages = {"encoder.blocks": (settings.depth,), "decoder_blocks": (settings.decoder_depth,)}
     else:
         one, stages = replace(settings, depth=1), {"blocks": (settings.depth,)}

@@ -13,9 +13,9 @@ from torch import nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.building import ModelSettings, build
+from vitrail.models.checks import setting_names
 from vitrail.models.cnn import PREFIX, CNNSettings, architectures
 from vitrail.models.entries import Entry, catalog
-from vitrail.models.mae import MAESettings
 from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.vit import ViTSettings
 
@@ -41,9 +41,10 @@ def model_settings(name: str, **changes: Any) -> ModelSettings:
 
 def change(settings: ModelSettings, **changes: Any) -> ModelSettings:
     """`dataclasses.replace`, with an error that names the nearest setting."""
+    names = setting_names(type(settings))
     for key in changes:
-        if key not in settings.__dataclass_fields__:
-            hint = nearest(key, settings.__dataclass_fields__)
+        if key not in names:
+            hint = nearest(key, names)
             raise VitrailError(f"{key!r} is not a setting of {type(settings).__name__[:-8]} models.{hint}")
     return replace(settings, **changes)
 
@@ -116,9 +117,7 @@ def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
 
 def takes_distillation(settings: ModelSettings) -> bool:
     """Is there, or could there be, a distillation token? It stands beside a class token that is read."""
-    if isinstance(settings, MAESettings) or not isinstance(settings, ViTSettings):
-        return False
-    return settings.class_token and settings.pool == "token"
+    return isinstance(settings, ViTSettings) and settings.class_token and settings.pool == "token"
 
 
 @cache

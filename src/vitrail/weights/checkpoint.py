@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.models import Entry, ModelSettings, Preprocessing, ViTSettings, resolve
-from vitrail.models.checks import pair, tuples
+from vitrail.models.checks import pair, setting_names, tuples
 from vitrail.models.position import Grid
 from vitrail.models.registry import change
 from vitrail.weights import google, hf, hf_config, timm, torchvision
@@ -69,7 +69,7 @@ def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
     prefix = settings.inside
     state = {name.removeprefix(prefix): each for name, each in checkpoint.state.items() if name.startswith(prefix)}
     pre = replace(checkpoint.preprocessing, size=settings.backbone.image_size)
-    stated = set(settings.backbone.__dataclass_fields__)
+    stated = set(setting_names(type(settings.backbone)))
     return replace(
         checkpoint, state=state, settings=settings.backbone, stated=stated, preprocessing=pre, labels=None, about={}
     )
@@ -82,7 +82,7 @@ def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
         "vitrail",
         raw.state,
         change(header.settings, **facts),
-        stated=set(header.settings.__dataclass_fields__),
+        stated=set(setting_names(type(header.settings))),
         preprocessing=header.preprocessing,
         labels=header.labels,
         name=header.name,

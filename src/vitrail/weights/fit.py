@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.checks import setting_names
 from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.position import Grid, SinCosPosition, resize_grid
 from vitrail.models.swin import resize_bias_table, stage_window
@@ -72,7 +73,7 @@ def _fit_transformer(fitted: Fitted, source: ModelSettings, target: ModelSetting
         if target.version == 2:  # which has no tables that a window would show in
             _note(fitted, sorted(stated & {"window", "pretrained_window"}), source, target)
         _fit_channels(fitted, target.channels)
-    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
+    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings):
         _fit_vit(fitted, source, target, stated)
     else:
         raise _cannot_fill(fitted, source, target)
@@ -98,7 +99,7 @@ def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: ModelSettings, 
     """The transformer inside of a larger model; its names begin with the one prefix in the file, the other here."""
     theirs, ours = prefixes
     part = Fitted(_inner(fitted.state, theirs), fitted.path, fitted.notes)
-    _fit_transformer(part, source, target, set(source.__dataclass_fields__))
+    _fit_transformer(part, source, target, set(setting_names(type(source))))
     fitted.drop(theirs)
     fitted.state |= {f"{ours}{name}": tensor for name, tensor in part.state.items()}
     fitted.fresh = tuple(f"{ours}{prefix}" for prefix in part.fresh)
@@ -107,7 +108,7 @@ def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: ModelSettings, 
 def _fit_mae(fitted: Fitted, source: MAESettings, target: MAESettings) -> Fitted:
     _fit_part(fitted, ("encoder.", "encoder."), source.encoder, target.encoder)
     if (table := fitted.state.pop("decoder_position.table", None)) is not None:
-        _check_waves(table[0], source.decoder_width, source.grid, True, fitted.path)
+        _check_waves(table[0], source.decoder_width, source.encoder.grid, True, fitted.path)
     return fitted
 
 

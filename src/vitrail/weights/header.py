@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.building import FAMILIES, ModelSettings
-from vitrail.models.checks import known_fields, tuples
+from vitrail.models.checks import known_fields, setting_values, tuples
 from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.preprocessing import Preprocessing
 
@@ -57,7 +57,13 @@ def header_of(
 
 def settings_to_dict(settings: ModelSettings) -> dict[str, Any]:
     family = next(name for name, kind in FAMILIES.items() if type(settings) is kind)
-    return {"family": family, **asdict(settings)}
+    values = setting_values(settings)
+    return {"family": family} | {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A backbone or a tuning is settings, too."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def settings_from_dict(values: dict[str, Any]) -> ModelSettings:

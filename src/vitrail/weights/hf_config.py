@@ -232,7 +232,11 @@ def config_from(settings: ModelSettings, labels: list[str] | None) -> dict[str, 
         "id2label": dict(enumerate(names)),
         "label2id": {name: i for i, name in enumerate(names)},
     }
-    return config | (_swin(settings) if isinstance(settings, SwinSettings) else _vit(settings, kind.model_type))
+    if isinstance(settings, SwinSettings):
+        return config | _swin(settings)
+    if isinstance(settings, MAESettings):
+        return config | _vit(settings.encoder, kind.model_type) | _decoder(settings)
+    return config | _vit(settings, kind.model_type)
 
 
 def _number(size: tuple[int, int]) -> int | list[int]:
@@ -276,13 +280,15 @@ def _vit(settings: ViTSettings, model_type: str) -> dict[str, Any]:
         config |= {"layerscale_value": settings.layer_scale, "num_register_tokens": settings.registers}
     if model_type == "dinov3_vit":
         config |= {"use_gated_mlp": gated, "rope_theta": settings.rotary_base, "key_bias": False}
-    if isinstance(settings, MAESettings):
-        config |= {
-            "decoder_hidden_size": settings.decoder_width,
-            "decoder_num_hidden_layers": settings.decoder_depth,
-            "decoder_num_attention_heads": settings.decoder_heads,
-            "decoder_intermediate_size": settings.decoder.mlp_width,
-            "mask_ratio": settings.mask_ratio,
-            "norm_pix_loss": settings.norm_pix,
-        }
     return config
+
+
+def _decoder(settings: MAESettings) -> dict[str, Any]:
+    return {
+        "decoder_hidden_size": settings.decoder_width,
+        "decoder_num_hidden_layers": settings.decoder_depth,
+        "decoder_num_attention_heads": settings.decoder_heads,
+        "decoder_intermediate_size": settings.decoder.mlp_width,
+        "mask_ratio": settings.mask_ratio,
+        "norm_pix_loss": settings.norm_pix,
+    }

@@ -14,6 +14,7 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.models import Entry, ModelSettings, Preprocessing, catalog, resolve
 from vitrail.models.building import FAMILIES
+from vitrail.models.checks import setting_names
 from vitrail.models.registry import change
 from vitrail.weights.infer import differences
 
@@ -88,7 +89,7 @@ def _doubt(path: Path, readings: dict[tuple[ModelSettings, Preprocessing], str])
     names = [*readings.values()]
     assumed = [
         f"{key} {getattr(settings, key)}"
-        for key in settings.__dataclass_fields__
+        for key in setting_names(type(settings))
         if len({getattr(other, key) for other, _ in readings}) > 1
     ]
     assumed.append(f"mean {pre.mean} and deviation {pre.std}")

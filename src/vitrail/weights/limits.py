@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
 from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
 from vitrail.models.layers import ceil_div
 from vitrail.models.position import Grid
@@ -13,7 +13,7 @@ from vitrail.models.position import Grid
 Needs = dict[str, Any]  # setting: the value that it must have, or a test of it
 
 
-def transformer(settings: ModelSettings) -> ViTSettings | SwinSettings:
+def transformer(settings: ModelSettings) -> ViTSettings | SwinSettings | MAESettings:
     """The settings, if they are of a transformer alone: no other dialect has our way of keeping a convolutional
     network, or what stands on a backbone."""
     if isinstance(settings, SegmenterSettings | DetectorSettings):

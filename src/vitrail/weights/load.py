@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, ModelSettings, SwinSettings, SwinTransformer, ViTSettings, build
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, SwinTransformer, ViTSettings, build
 from vitrail.models.layers import MLP
 from vitrail.models.meta import ParametersOnMeta
 from vitrail.models.position import Position
@@ -171,7 +171,7 @@ def _describe(settings: ModelSettings) -> str:
 def adopt(model: nn.Module, rules: dict[str, Any]) -> None:
     """Takes over the arithmetic that the weights came with."""
     for module in model.modules():
-        if isinstance(settings := getattr(module, "settings", None), ViTSettings | SwinSettings):
+        if isinstance(settings := getattr(module, "settings", None), ViTSettings | SwinSettings | MAESettings):
             module.settings = replace(settings, **rules)  # type: ignore[assignment]
         if isinstance(module, nn.LayerNorm):
             module.eps = rules.get("norm_eps", module.eps)

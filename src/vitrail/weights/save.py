@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, Preprocessing
+from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.position import LearnedPosition, SinCosPosition
 from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
@@ -108,7 +108,7 @@ def _tables(model: nn.Module, dialect: str) -> State:
         tokens = settings.class_token + settings.distillation_token
         if dialect == "timm":
             tokens += settings.registers
-            if not (settings.position_prefix or settings.distillation_token or isinstance(settings, MAESettings)):
+            if not (settings.position_prefix or settings.distillation_token or isinstance(model, MaskedAutoencoder)):
                 tokens = 0
         zeros = patches.new_zeros(tokens - len(rows), patches.shape[1])
         tables[f"{name}.table"] = torch.cat([rows, zeros, patches])[None].detach().cpu()

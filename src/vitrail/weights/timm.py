@@ -202,7 +202,8 @@ def layout_for(settings: ModelSettings) -> WeightLayout:
         refuse_misfits(settings, swin_needs(settings, padding="timm"), "timm's SwinTransformer")
         return SWIN[settings.version]
     if isinstance(settings, MAESettings):
-        refuse_misfits(settings, {name: need for name, need in PLAIN.items() if name != "pool"}, "The official MAE")
+        needs = {name: need for name, need in PLAIN.items() if name != "pool"}
+        refuse_misfits(settings.encoder, needs, "The official MAE")
         return MASKED
     if settings.position == "rotary":
         refuse_misfits(settings, _eva_needs(), "timm's Eva, its class for rotary positions,")
