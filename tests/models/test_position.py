@@ -16,6 +16,7 @@ from vitrail.models.position import (
     LearnedPosition,
     RelativePosition,
     RotaryPosition,
+    SinCos1dPosition,
     SinCosPosition,
     relative_index,
     resize_grid,
@@ -54,7 +55,7 @@ def test_sincos_in_two_dimensions_is_columns_then_rows_sine_then_cosine():
 
 
 def test_sincos_in_one_dimension_counts_in_raster_order():
-    table = SinCosPosition(8, (3, 5), "timm", two_dimensional=False).table
+    table = SinCos1dPosition(8, (3, 5), "timm").table
     for row in range(3):
         for column in range(5):
             index = 5 * row + column

@@ -12,6 +12,7 @@ from vitrail.errors import VitrailError
 from vitrail.export.onnx import one_size
 from vitrail.models import MaskedAutoencoder, ModelSettings, Preprocessing
 from vitrail.models.checks import setting_names
+from vitrail.models.position import KINDS
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.header import settings_of
 from vitrail.weights.load import RULES
@@ -19,7 +20,6 @@ from vitrail.weights.load import RULES
 LIMIT = 1e-3  # beyond rounding in fp32, whose differences are near 1e-6
 TRAINING = {"dropout", "attention_dropout", "drop_path", "layer_scale"}  # of no consequence afterwards
 OWN_WAY = {"position_rule", "padding"}  # of no consequence at the model's own size, and nothing that others can set
-TABLES = ("learned", "sincos", "sincos1d", "factorised", "relative")  # positions that are resized with the image
 Shape = tuple[int, int, int]  # images, height, width
 
 
@@ -93,7 +93,7 @@ def _notes(settings: ModelSettings, unsaid: list[str]) -> list[str]:
         notes.append(
             f"The format can't say {', '.join(rules)}: build the model that takes these weights with the same."
         )
-    resized = getattr(settings, "position", "none") in TABLES
+    resized = KINDS[getattr(settings, "position", "none")].resized
     if "padding" in unsaid or ("position_rule" in unsaid and resized):
         how = "resizes the positions" if resized else "pads"
         notes.append(f"For images of other sizes that library {how} in its own way, and its answers will differ.")

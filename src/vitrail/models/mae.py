@@ -10,8 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import TokenLayout
 from vitrail.models.checks import check_settings, is_number
+from vitrail.models.grid import Grid
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
-from vitrail.models.position import Grid, SinCosPosition
+from vitrail.models.position import KINDS, SinCosPosition
 from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
 
 PAPER = ViTSettings(num_classes=0, position="sincos")  # fixed positions and no head
@@ -54,7 +55,7 @@ class MAESettings:
                 f"A masked autoencoder has no classes, got num_classes={self.encoder.num_classes}: leave it out, or use"
                 " a ViT."
             )
-        if self.encoder.position not in ("none", "learned", "sincos", "sincos1d", "factorised"):
+        if KINDS[self.encoder.position].acts not in ("nowhere", "patches"):
             raise VitrailError(
                 f"MAE drops patches, so it needs positions that are added to them, not {self.encoder.position!r}."
             )

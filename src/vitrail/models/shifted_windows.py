@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitrail.models.grid import Grid
 from vitrail.models.layers import ceil_div, open_size
-from vitrail.models.position import Grid
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 

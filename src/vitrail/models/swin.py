@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.grid import RULES, Grid, offsets_of, relative_index
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -26,7 +27,6 @@ from vitrail.models.layers import (
     init_weights,
     open_size,
 )
-from vitrail.models.position import RULES, Grid, relative_index, resize_grid
 from vitrail.models.shifted_windows import ShiftedWindows, whole_windows
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
 
@@ -100,7 +100,7 @@ class RelativeBias(nn.Module):
     def __init__(self, heads: int, window: Grid):
         super().__init__()
         self.window = window
-        self.table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), heads))
+        self.table = nn.Parameter(torch.empty(math.prod(offsets_of(window)), heads))
         nn.init.trunc_normal_(self.table, std=0.02)
         self.reset_buffers(torch.get_default_device())
 
@@ -310,9 +310,3 @@ def stage_window(settings: SwinSettings, stage: int) -> tuple[Grid, Grid]:
         (min(window[0], size[0]), min(window[1], size[1])),
         (0 if size[0] <= window[0] else shift[0], 0 if size[1] <= window[1] else shift[1]),
     )
-
-
-def resize_bias_table(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
-    """A v1 table for another window: [(2h-1)(2w-1), H] -> the same for `new`."""
-    offsets = table.unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
-    return resize_grid(offsets, (2 * new[0] - 1, 2 * new[1] - 1), rule).flatten(0, 1)

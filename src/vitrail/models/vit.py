@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Rotary, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.grid import RULES, Grid
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -29,7 +30,7 @@ from vitrail.models.layers import (
     init_weights,
 )
 from vitrail.models.neighbours import Neighbours
-from vitrail.models.position import KINDS, RULES, Grid, make_position
+from vitrail.models.position import KINDS, make_position
 from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
 
@@ -54,7 +55,7 @@ class ViTSettings:
     # Hybrid: blocks per stage of a ResNet, or convN | resN, N the stride; patch_size then counts on its feature map.
     stem: Stem | None = None
 
-    position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
+    position: str = "learned"  # a kind of `models.position`: none | learned | sincos | rotary | …
     position_prefix: bool = True  # does a learned table have rows for the class and distillation tokens?
     position_rule: str = "timm"  # how a table is resized to another grid: timm | hf | torchvision | google
     rotary_base: float = 100.0
@@ -111,8 +112,7 @@ class ViTSettings:
             )
         if self.distillation_token and self.pool != "token":
             raise VitrailError('A distillation token goes with pool="token": both tokens have a head of their own.')
-        if "sincos" in self.position and self.width % 4:
-            raise VitrailError(f"Sine-cosine positions need a width that is a multiple of 4, got {self.width}.")
+        KINDS[self.position].check(self.width)
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -223,7 +223,7 @@ class VisionTransformer(nn.Module):
     def reset_patches(self) -> None:
         """Beside sines and cosines, which have a size of 0.7 and keep it, patches begin as large as their pixels; from
         σ = 0.02 those of 4×4 pixels would be a fifth as large, and three to four points of accuracy were lost."""
-        if "sincos" in self.settings.position:
+        if self.position.outweighs_patches:
             nn.init.trunc_normal_(self.patch.weight, std=self.patch.weight[0].numel() ** -0.5)
 
     @property
@@ -300,7 +300,7 @@ class VisionTransformer(nn.Module):
                 x = checkpoint(block, x, bias, rotary, layout, use_reentrant=False)
             else:
                 x = block(x, bias, rotary, layout)
-            if i == 0 and self.settings.position == "conditional":
+            if i == 0 and self.position.acts == "between":
                 prefix, patches = x[:, : self.prefix_tokens], x[:, self.prefix_tokens :]
                 patches = self.position.between(patches.unflatten(1, grid))
                 x = torch.cat([prefix, patches.flatten(1, 2)], dim=1)

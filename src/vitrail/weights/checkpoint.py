@@ -10,7 +10,8 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.models import Entry, ModelSettings, Preprocessing, ViTSettings, resolve
 from vitrail.models.checks import pair, setting_names, tuples
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
+from vitrail.models.position import KINDS
 from vitrail.models.registry import change
 from vitrail.weights import google, hf, hf_config, timm, torchvision
 from vitrail.weights.files import RawFile
@@ -138,7 +139,9 @@ def _doubt_of_table(path: Path, state: State, settings: ModelSettings, entry: En
     """n² rows are n×n patches without a row for the class token, or a wide image and one: its n-1 × n+1 patches are one
     less. Where nothing states the size, the former is right for models that are known to have no such row."""
     rows = state["position.table"].shape[1] if "position.table" in state else 0
-    if not isinstance(settings, ViTSettings) or settings.position != "learned" or not settings.class_token:
+    if not isinstance(settings, ViTSettings) or not settings.class_token:
+        return None
+    if not KINDS[settings.position].may_have_prefix_rows:
         return None
     if math.isqrt(rows) ** 2 != rows or (entry and not getattr(entry.settings, "position_prefix", True)):
         return None

@@ -7,8 +7,9 @@ from typing import Any
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
 from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
+from vitrail.models.grid import Grid
 from vitrail.models.layers import ceil_div
-from vitrail.models.position import Grid
+from vitrail.models.position import KINDS
 
 Needs = dict[str, Any]  # setting: the value that it must have, or a test of it
 
@@ -40,14 +41,17 @@ def square(size: Grid) -> bool:
     return size[0] == size[1]
 
 
-TABLE = one_of("learned", "sincos", "sincos1d")  # a fixed table is written out as if it had been learned
+def table(kind: str) -> bool:
+    """A fixed table is written out as if it had been learned."""
+    return KINDS[kind].tabular
+
 
 # The ViT of the paper, which every ecosystem has a class for.
 PLAIN: Needs = {
     "stem": None,
     "local": False,
     "patch_bias": True,
-    "position": TABLE,
+    "position": table,
     "class_token": True,
     "distillation_token": False,
     "registers": 0,

@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, SwinTransformer, ViTSettings, build
 from vitrail.models.layers import MLP
 from vitrail.models.meta import ParametersOnMeta
-from vitrail.models.position import Position
+from vitrail.models.position_kind import Position
 from vitrail.models.registry import change
 from vitrail.weights.checkpoint import Checkpoint, backbone_of, understand
 from vitrail.weights.files import read_source

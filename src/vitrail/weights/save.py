@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models import MaskedAutoencoder, Preprocessing
-from vitrail.models.position import LearnedPosition, SinCosPosition
+from vitrail.models.position_kind import Position
 from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
 from vitrail.weights.header import HEADER, header_of, settings_of, unwrapped
@@ -98,13 +98,10 @@ def _tables(model: nn.Module, dialect: str) -> State:
     tables: State = {}
     settings: Any = settings_of(model)
     for name, module in model.named_modules():
-        if isinstance(module, SinCosPosition):
-            patches = module.get_buffer("table").flatten(0, 1)
-            rows = patches[:0]
-        elif isinstance(module, LearnedPosition):
-            rows, patches = module.table[0].split([module.prefix_rows, module.grid[0] * module.grid[1]])
-        else:
+        table = module.as_table() if isinstance(module, Position) else None
+        if table is None:
             continue
+        rows, patches = table
         tokens = settings.class_token + settings.distillation_token
         if dialect == "timm":
             tokens += settings.registers

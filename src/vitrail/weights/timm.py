@@ -4,7 +4,7 @@ from typing import Any
 
 from vitrail.models import MAESettings, ModelSettings, SwinSettings, ViTSettings
 from vitrail.models.preprocessing import IMAGENET
-from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs, transformer
+from vitrail.weights.limits import PLAIN, Needs, one_of, refuse_misfits, swin_needs, table, transformer
 from vitrail.weights.rules import STACK2, Rule, WeightLayout, prefixed
 
 NORM_MLP = [
@@ -214,7 +214,7 @@ def layout_for(settings: ModelSettings) -> WeightLayout:
 
 def _vit_needs(settings: ViTSettings) -> Needs:
     needs: Needs = {
-        "position": lambda kind: kind == "none" or TABLE(kind),
+        "position": lambda kind: kind == "none" or table(kind),
         "stem": lambda stem: not isinstance(stem, str),  # a ResNet, or none
         "norm_first": True,
         "qkv_bias": one_of(True, False),
@@ -223,7 +223,7 @@ def _vit_needs(settings: ViTSettings) -> Needs:
         "head_bias": True,
     }
     if settings.distillation_token:
-        needs |= {"registers": 0, "norm_after_pool": False, "position": TABLE}
+        needs |= {"registers": 0, "norm_after_pool": False, "position": table}
     return needs
 
 

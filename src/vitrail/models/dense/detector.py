@@ -33,7 +33,7 @@ from vitrail.errors import VitrailError
 from vitrail.models.dense.backbone import build_backbone, drop_classifier, make_pyramid
 from vitrail.models.dense.pyramid import STRIDES, Pyramid
 from vitrail.models.dense.settings import DetectorSettings
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
 from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer

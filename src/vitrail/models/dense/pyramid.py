@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.dense.deformable import centres
+from vitrail.models.grid import Grid
 from vitrail.models.layers import bilinear, ceil_div, init_weights
-from vitrail.models.position import Grid
 from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer
 

@@ -19,8 +19,8 @@ from vitrail.errors import VitrailError
 from vitrail.models.dense.backbone import build_backbone, drop_classifier, make_pyramid
 from vitrail.models.dense.pyramid import STRIDES, ChannelNorm, Maps
 from vitrail.models.dense.settings import SegmenterSettings
+from vitrail.models.grid import Grid
 from vitrail.models.layers import bilinear, init_weights
-from vitrail.models.position import Grid
 from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.checks import check_settings, known_fields
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
 from vitrail.models.swin import SwinSettings
 from vitrail.models.vit import ViTSettings
 
