@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
     from vitrail.models.entries import Entry, catalog
     from vitrail.models.mae import MAESettings, MaskedAutoencoder
+    from vitrail.models.plain import plain_attention
     from vitrail.models.preprocessing import Preprocessing
     from vitrail.models.registry import create_model, list_models, resolve
     from vitrail.models.swin import SwinSettings, SwinTransformer
@@ -30,6 +31,7 @@ else:
             "vitrail.models.dense.settings": ("DetectorSettings", "SegmenterSettings"),
             "vitrail.models.entries": ("Entry", "catalog"),
             "vitrail.models.mae": ("MAESettings", "MaskedAutoencoder"),
+            "vitrail.models.plain": ("plain_attention",),
             "vitrail.models.preprocessing": ("Preprocessing",),
             "vitrail.models.registry": ("create_model", "list_models", "resolve"),
             "vitrail.models.swin": ("SwinSettings", "SwinTransformer"),
@@ -62,6 +64,7 @@ __all__ = [
     "create_model",
     "list_models",
     "merge",
+    "plain_attention",
     "resolve",
     "tune",
     "untune",

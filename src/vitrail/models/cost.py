@@ -25,12 +25,12 @@ class ModelCost:
 
 
 @cache
-def cost(model: str | ModelSettings) -> ModelCost:
+def cost(architecture: str | ModelSettings) -> ModelCost:
     """All blocks of a stage cost the same: one of each is run, and counts as often as there are.
 
     Shapes alone are computed, which is slow all the same (a tenth of a second for each block), so none is run twice.
     """
-    settings = model_settings(model) if isinstance(model, str) else model
+    settings = model_settings(architecture) if isinstance(architecture, str) else architecture
     if isinstance(settings, CNNSettings | SegmenterSettings | DetectorSettings):
         return ModelCost(*_count(settings, {}), tokens=0)
     prefix = 0 if isinstance(settings, SwinSettings) else settings.prefix_tokens

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,6 +20,7 @@ RULES: dict[str, dict] = {
 }
 
 
+@torch.fx.wrap
 def resize_grid(table: Tensor, grid: Sequence[int], rule: str) -> Tensor:
     """[h0, w0, D] -> [h, w, D] under one of `RULES`, in fp32."""
     # An exported graph must serve every size, so it always resizes; to the same size every rule is the identity.
@@ -42,6 +44,7 @@ def resize_bias_table(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
     return resize_grid(table.unflatten(0, offsets_of(old)), offsets_of(new), rule).flatten(0, 1)
 
 
+@torch.fx.wrap
 def relative_index(grid: Grid, device: torch.device | str) -> Tensor:
     """For every pair of places, the row of a (2h-1)·(2w-1) table that holds their offset: [h·w, h·w]."""
     h, w = grid

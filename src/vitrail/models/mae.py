@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import TokenLayout
 from vitrail.models.checks import check_settings, is_number
+from vitrail.models.classifier import Backbone
 from vitrail.models.grid import Grid
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
 from vitrail.models.position import KINDS, SinCosPosition
@@ -95,7 +96,7 @@ class MAEOutput(NamedTuple):
     each: Tensor  # [B], the loss of each image
 
 
-class MaskedAutoencoder(nn.Module):
+class MaskedAutoencoder(Backbone):
     """Images [B, C, H, W] of any size to a reconstruction loss; `encoder` is the ViT that is worth keeping."""
 
     def __init__(self, settings: MAESettings | None = None, **changes):
@@ -114,7 +115,7 @@ class MaskedAutoencoder(nn.Module):
         self.encoder.reset_patches()
 
     @property
-    def gradient_checkpointing(self) -> bool:
+    def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         return self.encoder.gradient_checkpointing
 
     @gradient_checkpointing.setter

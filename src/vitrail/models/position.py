@@ -12,12 +12,17 @@ import math
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Rotary
 from vitrail.models.grid import RULES, Grid, offsets_of, relative_index, resize_bias_table, resize_grid
 from vitrail.models.position_kind import Position, Shape, Stored
+
+# To `torch.fx.symbolic_trace` one step each: what they do depends on sizes, which it does not know.
+torch.fx.wrap("resize_grid")
+torch.fx.wrap("relative_index")
 
 __all__ = ["KINDS", "RULES", "Grid", "Position", "make_position", "recognise_position", "resize_grid"]
 
@@ -243,13 +248,7 @@ class RotaryPosition(Position):
         self.register_buffer("frequencies", 1 / self.base**quarter, persistent=False)
 
     def rotary(self, grid: Grid) -> Rotary:
-        h, w = grid
-        device = self.frequencies.device
-        rows = 2 * (torch.arange(h, dtype=torch.float32, device=device) + 0.5) / h - 1
-        columns = 2 * (torch.arange(w, dtype=torch.float32, device=device) + 0.5) / w - 1
-        place = torch.stack([rows[:, None].expand(h, w), columns[None].expand(h, w)], dim=-1)  # h w 2
-        angle = 2 * math.pi * place[..., None] * self.frequencies  # h w 2 d/4
-        angle = angle.flatten(2).flatten(0, 1).tile(2)  # hw d
+        angle = rotary_angles(grid, self.frequencies)
         return angle.cos(), angle.sin()
 
     def vectors(self, grid: Grid, width: int) -> Tensor:
@@ -257,6 +256,17 @@ class RotaryPosition(Position):
 
     def carrier(self) -> tuple[str, Tensor]:
         return "the frequencies of the rotary positions", self.frequencies
+
+
+@torch.fx.wrap
+def rotary_angles(grid: Grid, frequencies: Tensor) -> Tensor:
+    """[d/4] -> [h·w, d], by which each number of a head turns at each place."""
+    (h, w), device = grid, frequencies.device
+    rows = 2 * (torch.arange(h, dtype=torch.float32, device=device) + 0.5) / h - 1
+    columns = 2 * (torch.arange(w, dtype=torch.float32, device=device) + 0.5) / w - 1
+    place = torch.stack([rows[:, None].expand(h, w), columns[None].expand(h, w)], dim=-1)  # h w 2
+    angle = 2 * math.pi * place[..., None] * frequencies  # h w 2 d/4
+    return angle.flatten(2).flatten(0, 1).tile(2)
 
 
 class ConditionalPosition(Position):

@@ -20,7 +20,7 @@ from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.vit import ViTSettings
 
 
-def create_model(name: str, **changes: Any) -> nn.Module:
+def create_model(architecture: str, **changes: Any) -> nn.Module:
     """Builds a model by name, with freshly initialised weights.
 
     >>> vitrail.create_model("vit_b16", num_classes=10, image_size=(224, 320))
@@ -28,14 +28,14 @@ def create_model(name: str, **changes: Any) -> nn.Module:
     `changes` are fields of the entry's settings (`ViTSettings`, `SwinSettings`, `MAESettings`); sizes may be a number.
     The model remembers the preprocessing that the entry's public weights expect as `model.preprocessing`.
     """
-    model = build(model_settings(name, **changes))
-    model.preprocessing = resolve(name)[0].preprocessing.suited(model.settings)  # type: ignore
+    model = build(model_settings(architecture, **changes))
+    model.preprocessing = resolve(architecture)[0].preprocessing.suited(model.settings)  # type: ignore
     return model
 
 
-def model_settings(name: str, **changes: Any) -> ModelSettings:
+def model_settings(architecture: str, **changes: Any) -> ModelSettings:
     """The settings of a named model, with changes."""
-    entry, implied = resolve(name)
+    entry, implied = resolve(architecture)
     return change(entry.settings, **{**implied, **changes})
 
 
@@ -56,21 +56,22 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in catalog() if fnmatch(name, pattern)]
 
 
-def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
+def resolve(architecture: str) -> tuple[Entry, dict[str, Any]]:
     """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384, and
     `vit_b16_distilled` has a distillation token; `tv:resnet18` is torchvision's. Any setting can be changed by name:
     `vit_mini4:position=rotary,pool=mean`."""
-    if "=" in name:
-        return _changed(name)
-    if name.startswith(PREFIX):
-        arch = name.removeprefix(PREFIX)
-        return Entry(name, CNNSettings(arch), Preprocessing()), {}
-    for spelling in (name, name.split("/")[-1]):  # "ViT-B/16" whole, "google/vit-base-patch16-224" by its last part
+    if "=" in architecture:
+        return _changed(architecture)
+    if architecture.startswith(PREFIX):
+        arch = architecture.removeprefix(PREFIX)
+        return Entry(architecture, CNNSettings(arch), Preprocessing()), {}
+    # "ViT-B/16" whole, "google/vit-base-patch16-224" by its last part.
+    for spelling in (architecture, architecture.split("/")[-1]):
         plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
         if found := _look_up(plain):
             return found
     hint = nearest(plain, [*catalog(), *_aliases(), *list_models(f"{PREFIX}*")])
-    raise VitrailError(f"There is no model named {name!r}.{hint} `vitrail models` lists them all.")
+    raise VitrailError(f"There is no model named {architecture!r}.{hint} `vitrail models` lists them all.")
 
 
 def _changed(name: str) -> tuple[Entry, dict[str, Any]]:

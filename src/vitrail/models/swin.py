@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.classifier import Classifier
 from vitrail.models.grid import RULES, Grid, offsets_of, relative_index
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
@@ -29,6 +31,8 @@ from vitrail.models.layers import (
 )
 from vitrail.models.shifted_windows import ShiftedWindows, whole_windows
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
+
+torch.fx.wrap("check_image")  # to `torch.fx.symbolic_trace` one step
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x)) if self.version == 1 else self.norm(self.reduction(x))
 
 
-class SwinTransformer(nn.Module):
+class SwinTransformer(Classifier):
     """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, 8D] when `num_classes` is 0."""
 
     prefix_tokens = 0
@@ -259,8 +263,9 @@ class SwinTransformer(nn.Module):
         """The grid of tokens in the last stage."""
         return ceil_div((height, width), self.settings.stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(self.encode(self.embed(x))))
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The last map after the last norm, [B, h, w, 8D]."""
+        return self.encode(self.embed(x))
 
     def embed(self, x: Tensor) -> Tensor:  # B C H W -> B h w D
         check_image(x, self.settings.channels, self.settings.patch_size)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import VitrailError
 from vitrail.models.attention import Attention, Rotary, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.classifier import Classifier
 from vitrail.models.grid import RULES, Grid
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
@@ -33,6 +35,8 @@ from vitrail.models.neighbours import Neighbours
 from vitrail.models.position import KINDS, make_position
 from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
+
+torch.fx.wrap("check_image")  # to `torch.fx.symbolic_trace` one step
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class Block(nn.Module):
         return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Classifier):
     """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, D] when `num_classes` is 0."""
 
     def __init__(self, settings: ViTSettings | None = None, **changes):
@@ -240,18 +244,28 @@ class VisionTransformer(nn.Module):
         """The grid of patch tokens that an image of this size is cut into."""
         return ceil_div((height, width), self.settings.stride)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The tokens after the last norm, [B, N, D]."""
+        return self.encode(*self.embed(x))
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits [B, classes]; with a distillation token, the mean of the two heads, as DeiT does at inference."""
-        heads = self.forward_heads(x)
-        return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
+        if self.head_distillation is None or not self.settings.num_classes:
+            return super().forward_head(features, pre_logits)
+        if pre_logits:
+            return (self.head.pre_logits(self.pool(features)) + features[:, 1]) / 2
+        of_class, of_teacher = self.heads_on(features)
+        return (of_class + of_teacher) / 2
 
     def forward_heads(self, x: Tensor) -> tuple[Tensor, ...]:
         """The output of each head: one or, with a distillation token, (class head, distillation head)."""
-        tokens = self.encode(*self.embed(x))
-        logits = self.head(self.pool(tokens))
+        return self.heads_on(self.forward_features(x))
+
+    def heads_on(self, features: Tensor) -> tuple[Tensor, ...]:
+        logits = super().forward_head(features)
         if self.head_distillation is None or not self.settings.num_classes:
             return (logits,)
-        return logits, self.head_distillation(tokens[:, 1])
+        return logits, self.head_distillation(features[:, 1])
 
     def embed(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Eq. 1: the tokens [B, N, D] that enter the first block, and the grid h×w of those that are patches."""

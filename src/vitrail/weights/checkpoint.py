@@ -48,18 +48,18 @@ class Checkpoint:
 
 
 def understand(
-    raw: RawFile, model: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
+    raw: RawFile, architecture: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
 ) -> Checkpoint:
     """A file's checkpoint, without a warning. `supposed` are image sizes, for a table that is not square."""
     if ADAPTER in raw.metadata:
         raise VitrailError(f"{raw.path} is an adapter without its base; a whole model is needed here.")
     if HEADER in raw.metadata:
         checkpoint = _from_header(raw, facts or {})
-        name, asked = checkpoint.name or "", resolve(model)[0].name if model else ""
+        name, asked = checkpoint.name or "", resolve(architecture)[0].name if architecture else ""
         if asked and asked not in (name, encoder := name.removeprefix("mae_"), f"vit_{encoder}"):
             checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {asked} was not followed."
         return checkpoint
-    return _from_names(raw, model, facts or {}, supposed)
+    return _from_names(raw, architecture, facts or {}, supposed)
 
 
 def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -92,7 +92,7 @@ def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
     )
 
 
-def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed: Iterable[Grid]) -> Checkpoint:
+def _from_names(raw: RawFile, architecture: str | None, facts: dict[str, Any], supposed: Iterable[Grid]) -> Checkpoint:
     layout = next((layout for layout in LAYOUTS if layout.fits(raw.state)), None)
     if layout is None:
         some = ", ".join(list(raw.state)[:3])
@@ -117,8 +117,8 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
         raise VitrailError(f"{raw.path}: its table of positions is one for images of {size}, not of {sizes[0]}.")
     size_of_table = {key: value for key, value in known.items() if key == "image_size"}  # it knows best
     known = {**known, **told, **size_of_table}
-    architecture = raw.config.get("architecture")
-    identity = identify(raw.path, layout.family, known, raw.names, architecture, model, preprocessing)
+    configured = raw.config.get("architecture")
+    identity = identify(raw.path, layout.family, known, raw.names, configured, architecture, preprocessing)
     settings = identity.settings
     doubts = [identity.doubt, None if sizes else _doubt_of_table(raw.path, state, settings, identity.entry)]
     return Checkpoint(

@@ -51,23 +51,26 @@ def identify(
     family: str,
     known: dict[str, Any],
     names: Sequence[str],
-    architecture: object,
-    model: str | None,
+    configured: object,
+    architecture: str | None,
     preprocessing: dict[str, Any],
 ) -> Identity:
-    """`known` are the settings, and `preprocessing` the fields of it, that the file or what lies beside it tells."""
+    """`configured` is the architecture that the file's own config names, `architecture` the one that the caller does;
+    `known` are the settings, and `preprocessing` the fields of it, that the file or what lies beside it tells."""
 
     def identity(candidate: Candidate, doubt: str | None = None) -> Identity:
         settings = candidate.settings(known)
         return Identity(candidate.entry, settings, _for(settings, candidate.entry.preprocessing, preprocessing), doubt)
 
-    told = _named(model) if model else None
-    if isinstance(architecture, str) and (said := _known_name(architecture)) and not _against(said, family, known):
+    told = _named(architecture) if architecture else None
+    if isinstance(configured, str) and (said := _known_name(configured)) and not _against(said, family, known):
         other = told is not None and told.entry is not said.entry
-        return identity(said, f"{path} is, by its config, {architecture}; {model} was not followed." if other else None)
+        return identity(
+            said, f"{path} is, by its config, {configured}; {architecture} was not followed." if other else None
+        )
     if told is not None:
         if wrong := _against(told, family, known):
-            raise VitrailError(f"{path} is not a checkpoint of {model}: it has {', '.join(wrong)}.")
+            raise VitrailError(f"{path} is not a checkpoint of {architecture}: it has {', '.join(wrong)}.")
         return identity(told)
 
     candidates = [c for c in _candidates() if not _against(c, family, known)]

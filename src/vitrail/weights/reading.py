@@ -12,18 +12,18 @@ from vitrail.weights.rules import group_names
 
 
 def read_checkpoint(
-    source: str | PathLike[str], model: str | None = None, base: str | PathLike[str] | None = None, **facts: Any
+    source: str | PathLike[str], architecture: str | None = None, base: str | PathLike[str] | None = None, **facts: Any
 ) -> Checkpoint:
     """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
 
-    What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
-    `heads=12`. What has to be assumed all the same is said in one warning. An adapter.safetensors is read with its
-    base, which is found beside it or in the hub's cache, or named by `base`.
+    What a file can't tell is said by `architecture`, the name of one in the catalog, or by single `facts` about it,
+    such as `heads=12`. What has to be assumed all the same is said in one warning. An adapter.safetensors is read with
+    its base, which is found beside it or in the hub's cache, or named by `base`.
     """
     raw = read_source(source)
     if ADAPTER in raw.metadata:
         return complete(raw, base)
-    checkpoint = understand(raw, model, facts)
+    checkpoint = understand(raw, architecture, facts)
     if checkpoint.doubt:
         warnings.warn(checkpoint.doubt, stacklevel=3)  # the line that called `vitrail.load`
     if checkpoint.unknown:

@@ -18,8 +18,8 @@ def build_backbone(settings: ViTSettings | SwinSettings) -> VisionTransformer | 
 def drop_classifier(model: nn.Module, bare: ViTSettings | SwinSettings) -> None:
     """In place, so that the model has the settings `bare`: nothing in a dense model would ever train a classifier."""
     for name in ("head", "head_distillation"):
-        if getattr(model, name, None) is not None:
-            setattr(model, name, Head(1, 0))  # nothing
+        if (head := getattr(model, name, None)) is not None:
+            setattr(model, name, Head(head.width, 0))  # nothing
     model.settings = bare  # type: ignore[assignment]
 
 

@@ -46,7 +46,7 @@ class Segmenter(nn.Module):
         self.body: nn.Module
         if s.head == "linear":
             self.body = model
-            self.head: nn.Module = Linear(self.last_width, num_classes, s.dropout)
+            self.head: nn.Module = Linear(model.num_features, num_classes, s.dropout)
         else:
             self.body = make_pyramid(model, s.pyramid, s.width)
             kind = UPerHead if s.head == "upernet" else FCNHead
@@ -68,11 +68,6 @@ class Segmenter(nn.Module):
     @property
     def backbone(self) -> VisionTransformer | SwinTransformer:
         return self.body if self.settings.head == "linear" else self.body.model  # type: ignore[return-value]
-
-    @property
-    def last_width(self) -> int:
-        norm = self.backbone.norm
-        return self.settings.backbone.width if norm is None else norm.normalized_shape[0]
 
     @property
     def idle(self) -> list[str]:
