@@ -1,4 +1,4 @@
-"""A kind of positions is one class: what the house asks of it, it answers, and nobody else has a list of kinds."""
+"""A kind of positions is one class: it answers what is asked of it, and no other module has a list of kinds."""
 
 import pytest
 import torch

@@ -1,8 +1,8 @@
 """Where a patch lies: none · learned · sin-cos · factorised · relative · rotary · conditional.
 
-A kind is one class. As a module it does its part of a forward; as a class it answers what the rest of the house has to
-know of it: how it is recognised in a checkpoint, whether its table is resized, what a page says of it. So a new kind is
-a class here, with a place in `KINDS`, and nothing else; `position_kind.Position` says what there is to answer.
+A kind is one class. As a module it does its part of a forward; as a class it answers what other modules have to know
+of it: how it is recognised in a checkpoint, whether its table is resized, what a page says of it. So a new kind is a
+class here, with a place in `KINDS`, and nothing else; `position_kind.Position` says what there is to answer.
 
 A table is made for one token grid and resized, in 2-D, to the grid of the image at hand, on every call: a resized copy
 that is kept would go stale as soon as the table is trained.

@@ -1,4 +1,4 @@
-"""What a kind of positions is: how it acts in a forward, and what it answers to the rest of the house.
+"""What a kind of positions is: how it acts in a forward, and what it answers to other modules.
 
 A kind acts in one of three places: on the patch embeddings (`add`), inside attention (`bias`, `rotary`), or after the
 first block (`between`). `VisionTransformer` asks for all of them; each kind overrides the one it is about.
