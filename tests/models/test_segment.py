@@ -54,7 +54,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_settings_rebuild_the_mode
     assert {n for n, p in model.named_parameters() if not p.requires_grad} == set(model.idle)
     settings = SegmenterSettings(**json.loads(json.dumps(asdict(model.settings))))
     assert settings == model.settings
-    again = Segmenter.from_settings(settings)
+    again = Segmenter.build(settings)
     again.load_state_dict(model.state_dict())
     x = torch.randn(1, 3, 40, 56)
     assert torch.equal(again.eval()(x), model.eval()(x))

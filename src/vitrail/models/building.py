@@ -31,7 +31,7 @@ def build(settings: ModelSettings) -> nn.Module:
     if isinstance(settings, CNNSettings):
         return ConvNet(settings)
     if isinstance(settings, SegmenterSettings):
-        return dense.Segmenter.from_settings(settings)
+        return dense.Segmenter.build(settings)
     if isinstance(settings, DetectorSettings):
         return dense.Detector.from_settings(settings)
     return SwinTransformer(settings) if isinstance(settings, SwinSettings) else VisionTransformer(settings)

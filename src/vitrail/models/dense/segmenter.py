@@ -60,7 +60,7 @@ class Segmenter(nn.Module):
         self.preprocessing = replace(pre, crop=1.0, fit="stretch")
 
     @classmethod
-    def from_settings(cls, settings: SegmenterSettings) -> "Segmenter":
+    def build(cls, settings: SegmenterSettings) -> "Segmenter":
         """The same, with fresh weights."""
         changes = {name: value for name, value in vars(settings).items() if name != "backbone"}
         return cls(build_backbone(settings.backbone), **changes)
