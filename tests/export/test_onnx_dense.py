@@ -11,7 +11,7 @@ from PIL import Image
 from tests.dense_models import BACKBONE
 from vitrail import VitrailError, create_model, load
 from vitrail.exporters import export
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor
 
 

@@ -22,7 +22,8 @@ from vitrail.data.subset import Subset, read_subset
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
 from vitrail.tasks.classify.objective import Classify
-from vitrail.training.trainer import Settings, Trainer
+from vitrail.models.building import Settings
+from vitrail.training.trainer import Trainer
 
 TIMING = ("seconds", "images_per_second", "data_wait")
 # Small enough for a run to take a second: 140,000 weights, pictures of 8 pixels.

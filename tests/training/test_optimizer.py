@@ -9,7 +9,9 @@ from torch import nn
 
 from tests.training.support import make_trainer
 from vitrail.models import create_model
-from vitrail.training.optimizers import RunningAverage, decays, parameter_groups, rate_factor
+from vitrail.training.weight_average import RunningAverage
+from vitrail.training.optimizers import decays, parameter_groups
+from vitrail.training.schedules import rate_factor
 
 
 def rates(model: nn.Module, **options: float) -> dict[str, tuple[float, float]]:

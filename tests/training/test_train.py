@@ -15,7 +15,9 @@ import pytest
 import torch
 from PIL import Image
 from vitrail.training.job import Job
-from vitrail.training.plan import Facts, fill, policy_of
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
+from vitrail.tasks.classify.plan import policy_of
 
 import vitrail
 from tests.odd_files import photograph, write_hard_folder

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.augment.images import Canvas
+from vitrail.data.augment.crop import Canvas
 from vitrail.data.augment.random_keys import ORDER, permutation, uniforms
 from vitrail.data.cache import ArrayStore
 from vitrail.data.image_set import ImageSet, WithMaps, threaded

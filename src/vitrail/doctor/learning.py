@@ -8,7 +8,6 @@ need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise 
 import copy
 import math
 from collections.abc import Iterator
-from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +106,7 @@ def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Fi
     beside = ""
     if patient.predictor.kind.self_supervised:
         what = f"the loss of {pictures} falls from"
-        beside = f"; of a model that knows nothing it is {Expected.of(patient.model, x).nothing:.2f}"
+        beside = f"; of a model that knows nothing it is {Expected.of(patient.predictor.model, x).nothing:.2f}"
     return ok(
         f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {_steps(losses)} at learning rate {rate:g}{beside}",
         lr=rate,

@@ -16,9 +16,8 @@ from vitrail.exporters.onnx import require_onnx, write_onnx
 from vitrail.exporters.read_back import read_back
 from vitrail.predict import Predictor, load
 from vitrail.weights import save_weights
-from vitrail.weights.checkpoint import settings_of, unwrapped
+from vitrail.weights.header import header_of, settings_of, unwrapped
 from vitrail.weights.onnx import OnnxModel
-from vitrail.weights.save import header_of
 
 __all__ = ["FORMATS", "Exported", "export"]
 

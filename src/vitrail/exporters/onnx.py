@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from vitrail.errors import VitrailError, extra
 from vitrail.tasks.exporting import Graph
-from vitrail.weights.checkpoint import HEADER
+from vitrail.weights.header import HEADER
 
 OPSET = 20  # the first with GELU as one operator
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file beyond 2 GB must keep its weights in a second one

@@ -2,18 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from vitrail.lazy import lazily
+from vitrail.lazy import lazy
 
 if TYPE_CHECKING:
+    from vitrail.inference.image_model import Outcome
     from vitrail.predict.loading import load
-    from vitrail.predict.predictor import Outcome, Prediction, Predictor
+    from vitrail.predict.predictor import Prediction, Predictor
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "vitrail.inference.image_model": ("Outcome",),
+            "vitrail.predict.loading": ("load",),
+            "vitrail.predict.predictor": ("Prediction", "Predictor"),
+        },
+    )
 
 __all__ = ["Outcome", "Prediction", "Predictor", "load"]
-
-lazily(
-    __name__,
-    {
-        "vitrail.predict.loading": ("load",),
-        "vitrail.predict.predictor": ("Outcome", "Prediction", "Predictor"),
-    },
-)

@@ -17,7 +17,7 @@ from vitrail.data import fit_image, to_tensor
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing, spread
 from vitrail.models import Preprocessing, SwinTransformer, capture
-from vitrail.models.detect import viewing_size
+from vitrail.models.dense.detector import viewing_size
 from vitrail.predict import Predictor
 from vitrail.serve.maps import LARGEST_LAYER, SENT_AT_ONCE, packed, packed_bytes, places, windows_first
 from vitrail.serve.pictures import jpeg
@@ -102,7 +102,7 @@ class Lens:
             "sizes": self.sizes,
             "stride": list(self.stride),
             "reconstructs": self.whole.kind.self_supervised,
-            "norm_pix": self.whole.kind.self_supervised and model.settings.norm_pix,
+            "norm_pix": self.whole.kind.self_supervised and getattr(model.settings, "norm_pix", False),
             "mask_ratio": getattr(model.settings, "mask_ratio", None),
         }
 

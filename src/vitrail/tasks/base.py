@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from vitrail.data.augment.crop import Canvas
 from vitrail.data.image_set import ImageSet, fitted, shrunk
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
@@ -30,11 +29,14 @@ from vitrail.tasks.exporting import Graph, LogitsAndFeatures, check_difference, 
 from vitrail.tasks.planning import Choices, Facts
 
 Batch = tuple[Any, Any]  # what the model is given, and what it is to answer
-Row = tuple[str, str, object]  # of a plan: name, value, reason
+Row = tuple[str, str, Any]  # of a plan: name, value, reason
 
 
 class Objective(Protocol):
     """What the training loop minimises."""
+
+    def module(self, model: nn.Module) -> nn.Module:
+        """The module whose forward the loss is made of."""
 
     def outputs(self, net: nn.Module, inputs: Any) -> Any:
         """What the loss is made of."""
@@ -46,10 +48,11 @@ class Objective(Protocol):
 class Augment(Protocol):
     """From decoded images to a batch. `numbers` say which images these are, `keys` what each draws at random."""
 
+    output_values: int | None  # numbers that an image becomes; None: not to be made several steps at once
+
     def __call__(
-        self, images: Sequence[Tensor] | Canvas, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: torch.device,
-        out: Any = None,
-    ) -> Batch: ...  # fmt: skip
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: torch.device, out: Any = None
+    ) -> Batch: ...
 
 
 @dataclass
@@ -85,6 +88,7 @@ class Task(ABC):
     method: ClassVar[str] = "predict"  # of a Predictor, that gives its answers
     figure: ClassVar[str] = ""  # chooses between epochs, higher is better; without one the last epoch is kept
     titles: ClassVar[Mapping[str, str]] = {}  # of its figures, for people
+    short: ClassVar[Mapping[str, str]] = {}  # the same inside of a sentence
     options: ClassVar[tuple[type[Options], ...]] = ()  # besides those that all tasks have
     expects: ClassVar[str]  # what DATA may be
     by_name: ClassVar[bool] = False  # may DATA be the name of a data set, or a pattern of shards?

@@ -11,8 +11,8 @@ from torch.export import Dim
 
 from vitrail.errors import VitrailError
 from vitrail.models import ConvNet, Preprocessing, SwinTransformer
-from vitrail.models.segment import Segmenter
-from vitrail.weights.checkpoint import settings_of
+from vitrail.models.dense.segmenter import Segmenter
+from vitrail.weights.header import settings_of
 
 LIMIT = 1e-3  # beyond rounding in fp32, whose differences are near 1e-6
 Shape = tuple[int, int, int]  # images, height, width

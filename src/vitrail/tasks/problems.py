@@ -24,7 +24,7 @@ def class_problems(
     most, least = int(counts.max(initial=0)), int(counts.min(initial=len(samples["train"])))
     if least and most >= 3 * least:
         notes.append(
-            f"The largest class has {most:,} training images, the smallest ({classes[counts.argmin()]}) {least:,}: "
+            f"The largest class has {most:,} training images, the smallest ({classes[int(counts.argmin())]}) {least:,}: "
             "see --balance weights or sampling."
         )
 

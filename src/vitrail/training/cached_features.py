@@ -1,4 +1,4 @@
-"""Features in place of images: where the head alone is trained and nothing is drawn at random, the backbone runs once."""
+"""Features in place of images: where only the head is trained and nothing is random, the backbone runs once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrail.models.classifier import decays
 from vitrail.training.muon import Muon
 
 STACKED = ("qkv.weight", "qkv.lora_b")  # matrices of queries, keys and values, one above the other
@@ -68,11 +69,6 @@ def depths_of(model: nn.Module) -> tuple[dict[str, int], int]:
     for name, parameter in model.named_parameters():
         depths[inside + name] = places.get(id(parameter), len(blocks) if name.startswith(after) else 0)
     return depths, len(blocks)
-
-
-def decays(name: str, parameter: Tensor) -> bool:
-    tables = ("position", "token", "registers", "bias.table", "query", "logit_scale", "prompts")
-    return parameter.ndim > 1 and not any(part in name for part in tables) and not name.endswith(".level")
 
 
 def hidden(name: str, parameter: Tensor) -> bool:

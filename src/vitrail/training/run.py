@@ -16,7 +16,7 @@ from vitrail.distributed import Processes, processes
 from vitrail.environment import command_line
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import choose_precision, fitting_threads
-from vitrail.models.short import can_build
+from vitrail.models.kernels.short_attention import can_build
 from vitrail.reasons import Reason
 from vitrail.tasks import registry
 from vitrail.tasks.base import Measured, Task

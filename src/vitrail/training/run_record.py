@@ -16,7 +16,7 @@ from vitrail.tasks.context import Context
 from vitrail.tasks.provenance import samples_digest
 from vitrail.training.config import TrainConfig, from_dict, machine_options
 from vitrail.training.state import write_text
-from vitrail.weights.checkpoint import settings_from_dict, settings_to_dict
+from vitrail.weights.header import settings_from_dict, settings_to_dict
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Record:
         """The model that the run began with, but for its weights, which the saved state has."""
         values = dict(self.model)
         model = build(settings_from_dict(values["settings"]))
-        stored = {k: tuple(v) if isinstance(v, list) else v for k, v in values["preprocessing"].items()}
+        stored: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["preprocessing"].items()}
         pre = Preprocessing(**stored)
         model.preprocessing = pre  # type: ignore[assignment]
         why = [Reason("recorded", text=values["why"])]

@@ -8,7 +8,7 @@ import torch
 from vitrail.data.image_set import cache_mode, default_workers, fitted
 from vitrail.data.subset import read_subset
 from vitrail.errors import VitrailError
-from vitrail.models.short import can_build
+from vitrail.models.kernels.short_attention import can_build
 from vitrail.tasks.context import Context
 from vitrail.tasks.image_level import ImageTask
 from vitrail.training import messages

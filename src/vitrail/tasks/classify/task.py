@@ -14,7 +14,7 @@ from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources.classification import open_source
 from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
-from vitrail.options import Config
+from vitrail.options import Config, Options
 from vitrail.reasons import Reason
 from vitrail.tasks.base import Evaluation, Measured
 from vitrail.tasks.classify.distillation import Distil
@@ -37,8 +37,8 @@ from vitrail.tasks.provenance import header_of
 class ClassifyTask(ImageTask):
     name = "classify"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
-    short: Mapping[str, str] = SHORT
-    options = OPTIONS
+    short = SHORT
+    options: tuple[type[Options], ...] = OPTIONS
     expects = EXPECTS
     by_name = True
     objective_kind: type[Classify] = Classify

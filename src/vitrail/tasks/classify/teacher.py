@@ -21,7 +21,8 @@ from vitrail.tasks.classify.metrics import mean_average_precision
 from vitrail.tasks.classify.objective import SHORT, Classify
 from vitrail.tasks.provenance import is_refitted, is_same_split
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import DENSE, Checkpoint
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.header import DENSE
 
 MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
 DEALS = 20

@@ -12,7 +12,7 @@ from vitrail.data.maps import MapKind, fitted_with_maps, shrunk_with_maps
 from vitrail.data.samples import Sample, Source
 from vitrail.errors import VitrailError
 from vitrail.models import SwinSettings, ViTSettings
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, find_weights, start_model, typical_side

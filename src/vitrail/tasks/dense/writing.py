@@ -1,4 +1,4 @@
-"""What the writers of tasks whose answers lie inside the image share: images in their own sizes, and places for files."""
+"""What writers of answers inside the image share: images in their own sizes, and places for files."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

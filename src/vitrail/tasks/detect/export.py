@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import nms, roi_align
 
-from vitrail.models.detect import Detector
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.pyramid import STRIDES
+from vitrail.models.grid import Grid
 from vitrail.models.layers import pad_to_multiple
-from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES
 
 # Rows and columns of the coarsest map of the pyramid in the example that is traced. Primes, and larger than any window:
 # with others a size could look like a rule, such as a map that is always a multiple of the window.

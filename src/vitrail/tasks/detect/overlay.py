@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from vitrail.models.detect import Detector, paste
+from vitrail.models.dense.detector import Detector, paste
 from vitrail.tasks.detect.drawing import colour
 
 MOST = 100  # boxes that a page draws

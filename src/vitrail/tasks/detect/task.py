@@ -22,7 +22,7 @@ from vitrail.data.sources.boxes.samples import BoxSource
 from vitrail.errors import VitrailError, extra
 from vitrail.inference.size_batches import in_batches
 from vitrail.models import Preprocessing
-from vitrail.models.detect import Detector
+from vitrail.models.dense.detector import Detector
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, set_drop_path, typical_side

@@ -13,11 +13,12 @@ from torch.export import Dim
 from vitrail.data import to_image
 from vitrail.data.maps import MapKind
 from vitrail.data.samples import Sample, Source
-from vitrail.data.sources.masks import IGNORE, MaskedSample, MaskSource, open_masks, pixels_of
+from vitrail.data.sources.masks import MaskedSample, MaskSource, open_masks, pixels_of
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.inference.size_batches import in_batches
 from vitrail.models import Preprocessing
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, set_drop_path

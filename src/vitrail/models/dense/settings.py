@@ -1,6 +1,6 @@
 """What rebuilds a segmenter or a detector: the settings of its backbone, and of what stands on it.
 
-They are apart from the networks, `segment.py` and `detect.py`, so that reading a header builds and imports neither.
+They are apart from the networks, `segmenter.py` and `detector.py`, so that reading a header builds and imports neither.
 """
 
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.checks import check_settings, known_fields
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
 from vitrail.models.swin import SwinSettings
 from vitrail.models.vit import ViTSettings
 

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
-from vitrail.models.dense import SegmenterSettings
+from vitrail.models.dense.backbone import build_backbone, drop_classifier, make_pyramid
+from vitrail.models.dense.pyramid import STRIDES, ChannelNorm, Maps
+from vitrail.models.dense.settings import SegmenterSettings
+from vitrail.models.grid import Grid
 from vitrail.models.layers import bilinear, init_weights
-from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, drop_classifier, make_pyramid
-from vitrail.models.swin import SwinSettings, SwinTransformer
+from vitrail.models.preprocessing import Preprocessing
+from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer
 
 POOLS = (1, 2, 3, 6)  # cells a side that the coarsest map is pooled to, as in PSPNet
@@ -45,7 +46,7 @@ class Segmenter(nn.Module):
         self.body: nn.Module
         if s.head == "linear":
             self.body = model
-            self.head: nn.Module = Linear(self.last_width, num_classes, s.dropout)
+            self.head: nn.Module = Linear(model.num_features, num_classes, s.dropout)
         else:
             self.body = make_pyramid(model, s.pyramid, s.width)
             kind = UPerHead if s.head == "upernet" else FCNHead
@@ -61,20 +62,12 @@ class Segmenter(nn.Module):
     @classmethod
     def build(cls, settings: SegmenterSettings) -> "Segmenter":
         """The same, with fresh weights."""
-        s = settings
-        kind: Any = SwinTransformer if isinstance(s.backbone, SwinSettings) else VisionTransformer
-        return cls(
-            kind(s.backbone), s.num_classes, s.head, pyramid=s.pyramid, width=s.width, norm=s.norm, dropout=s.dropout
-        )
+        changes = {name: value for name, value in vars(settings).items() if name != "backbone"}
+        return cls(build_backbone(settings.backbone), **changes)
 
     @property
     def backbone(self) -> VisionTransformer | SwinTransformer:
         return self.body if self.settings.head == "linear" else self.body.model  # type: ignore[return-value]
-
-    @property
-    def last_width(self) -> int:
-        norm = self.backbone.norm
-        return self.settings.backbone.width if norm is None else norm.normalized_shape[0]
 
     @property
     def idle(self) -> list[str]:

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.deformable import DeformableAttention, centres
+from vitrail.models.dense.deformable import DeformableAttention, centres
+from vitrail.models.dense.pyramid import STRIDES, ChannelNorm, Maps, Pyramid, resample
+from vitrail.models.grid import Grid
 from vitrail.models.layers import DropPath, ceil_div, init_weights, pad_to_multiple
-from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, ChannelNorm, Maps, Pyramid, resample
 from vitrail.models.vit import VisionTransformer
 
 INTERACTIONS = 4

@@ -30,10 +30,11 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.poolers import LevelMapper
 
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing, build
-from vitrail.models.dense import DetectorSettings
-from vitrail.models.position import Grid
-from vitrail.models.pyramid import STRIDES, Pyramid, drop_classifier, make_pyramid
+from vitrail.models.dense.backbone import build_backbone, drop_classifier, make_pyramid
+from vitrail.models.dense.pyramid import STRIDES, Pyramid
+from vitrail.models.dense.settings import DetectorSettings
+from vitrail.models.grid import Grid
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.swin import SwinTransformer
 from vitrail.models.vit import VisionTransformer
 
@@ -63,7 +64,7 @@ class Detector(nn.Module):
     @classmethod
     def from_settings(cls, settings: DetectorSettings) -> "Detector":
         changes = {name: value for name, value in vars(settings).items() if name != "backbone"}
-        return cls(build(settings.backbone), **changes)
+        return cls(build_backbone(settings.backbone), **changes)
 
     @property
     def backbone(self) -> nn.Module:

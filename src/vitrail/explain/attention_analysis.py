@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import at_rest, cell_size, full_precision, portions, readout, refuse_swin, seeing
 from vitrail.models import capture
-from vitrail.models.attention import Layout
-from vitrail.models.capture import Token
+from vitrail.models.attention import TokenLayout
+from vitrail.models.attention_maps import Token
 
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda a: a.mean(dim=1),
@@ -58,7 +58,7 @@ def attention_by_layer(model: nn.Module, x: Tensor) -> list[Tensor]:
     return [torch.cat(layer) for layer in zip(*found, strict=True)]
 
 
-def received(attention: Tensor, layout: Layout) -> Tensor:
+def received(attention: Tensor, layout: TokenLayout) -> Tensor:
     """The mean over all patches of what they attend to, on the grid: [B, H, h, w]."""
     attention, places = in_windows(attention, layout)
     real = (places >= 0).float()
@@ -70,7 +70,7 @@ def received(attention: Tensor, layout: Layout) -> Tensor:
     return cells[..., :-1].unflatten(-1, layout.grid)
 
 
-def in_windows(attention: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def in_windows(attention: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
     """Every family alike: maps [B, windows, H, n, n], and which patch each token is [windows, n], -1 for none."""
     if layout.windows is not None:
         assert isinstance(layout.places, Tensor)
@@ -130,7 +130,7 @@ def attention_distance(model: nn.Module, x: Tensor) -> Tensor:
     """
     inner, size = seeing(model), (x.shape[2], x.shape[3])
 
-    def distance(maps: Tensor, layout: Layout) -> Tensor:
+    def distance(maps: Tensor, layout: TokenLayout) -> Tensor:
         maps, places = in_windows(maps, layout)
         real = places >= 0
         cell = torch.tensor(cell_size(inner, layout.grid, size), device=maps.device)
@@ -151,7 +151,7 @@ def attention_entropy(model: nn.Module, x: Tensor) -> Tensor:
     row is taken over the other tokens alone and made to sum to 1.
     """
 
-    def entropy(maps: Tensor, layout: Layout) -> Tensor:
+    def entropy(maps: Tensor, layout: TokenLayout) -> Tensor:
         mass = maps.sum(dim=-1).clamp(min=1e-12) if layout.prompts else None
         spread = torch.special.entr(maps, out=maps).sum(dim=-1)  # in place: maps are large, and ours
         if mass is not None:
@@ -165,12 +165,12 @@ def attention_entropy(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def by_layer_and_head(model: Any, x: Tensor, function: Callable[[Tensor, Layout], Tensor]) -> Tensor:
+def by_layer_and_head(model: Any, x: Tensor, function: Callable[[Tensor, TokenLayout], Tensor]) -> Tensor:
     """The mean over the pictures of function(maps, layout) -> [B, H], for every layer as it comes: [L, H]."""
     totals: dict[int, Tensor] = {}
     for part in portions(model, x):
 
-        def reduce(attention: Tensor, layout: Layout) -> Tensor:
+        def reduce(attention: Tensor, layout: TokenLayout) -> Tensor:
             return function(attention, layout).sum(dim=0).double().cpu()
 
         with at_rest(model), capture(model, reduce=reduce) as maps:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
 
 
 def sample_levels(value: Tensor, grids: Sequence[Grid], locations: Tensor, weights: Tensor) -> Tensor:

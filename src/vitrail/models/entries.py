@@ -1,183 +1,25 @@
-"""Names → settings. Ours are short (`vit_b16`, `swin_t`); timm's, torchvision's and `ViT-B/16` mean the same entries.
+"""The catalog: for each of our names the settings, and where public weights of it lie, if there are any, with the
+preprocessing that they expect."""
 
-An entry may also say where its public weights lie and which preprocessing they expect.
-"""
-
-import ast
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
-from torch import nn
-
-from vitrail.errors import VitrailError, nearest
-from vitrail.models.cnn import PREFIX, CNNSettings, ConvNet, architectures
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
-from vitrail.models.mae import MAESettings, MaskedAutoencoder
-from vitrail.models.swin import SwinSettings, SwinTransformer
-from vitrail.models.vit import VisionTransformer, ViTSettings
-
-Settings = ViTSettings | SwinSettings | MAESettings | CNNSettings | SegmenterSettings | DetectorSettings
-
-IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # to [-1, 1]
-CLIP: dict[str, Any] = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """What was done to an image before the model saw it; travels with the weights."""
-
-    size: tuple[int, int] = (224, 224)  # height, width
-    mean: tuple[float, ...] = IMAGENET["mean"]
-    std: tuple[float, ...] = IMAGENET["std"]
-    crop: float = 0.9  # the short side is brought to size / crop before the centre is cut out
-    interpolation: str = "bicubic"
-    fit: str = "crop"  # crop | pad | stretch | native
-
-    def suited(self, settings: "Settings") -> "Preprocessing":
-        """For a model of another size, or of other channels: each gets the average of the colours."""
-        pre = replace(self, size=settings.image_size)
-        if len(pre.mean) == settings.channels:
-            return pre
-        mean, std = sum(pre.mean) / len(pre.mean), sum(pre.std) / len(pre.std)
-        return replace(pre, mean=(mean,) * settings.channels, std=(std,) * settings.channels)
+from vitrail.models.building import ModelSettings
+from vitrail.models.mae import MAESettings
+from vitrail.models.preprocessing import CLIP, HALF, Preprocessing
+from vitrail.models.swin import SwinSettings
+from vitrail.models.vit import ViTSettings
 
 
 @dataclass(frozen=True)
 class Entry:
     name: str
-    settings: Settings
+    settings: ModelSettings
     preprocessing: Preprocessing
     hub: str | None = None  # where public weights lie, "org/name"
     licence: str | None = None  # of those weights
     aliases: dict[str, dict[str, Any]] = field(default_factory=dict)  # other names, each with the settings it changes
-
-
-def build(settings: Settings) -> nn.Module:
-    """The model that these settings describe."""
-    if isinstance(settings, MAESettings):
-        return MaskedAutoencoder(settings)
-    if isinstance(settings, CNNSettings):
-        return ConvNet(settings)
-    if isinstance(settings, SegmenterSettings):
-        from vitrail.models.segment import Segmenter
-
-        return Segmenter.build(settings)
-    if isinstance(settings, DetectorSettings):  # it needs torchvision's detection, and this file
-        from vitrail.models.detect import Detector
-
-        return Detector.from_settings(settings)
-    return SwinTransformer(settings) if isinstance(settings, SwinSettings) else VisionTransformer(settings)
-
-
-def create_model(name: str, **changes: Any) -> nn.Module:
-    """Builds a model by name, with freshly initialised weights.
-
-    >>> vitrail.create_model("vit_b16", num_classes=10, image_size=(224, 320))
-
-    `changes` are fields of the entry's settings (`ViTSettings`, `SwinSettings`, `MAESettings`); sizes may be a number.
-    The model remembers the preprocessing that the entry's public weights expect as `model.preprocessing`.
-    """
-    model = build(model_settings(name, **changes))
-    model.preprocessing = resolve(name)[0].preprocessing.suited(model.settings)  # type: ignore
-    return model
-
-
-def model_settings(name: str, **changes: Any) -> Settings:
-    """The settings of a named model, with changes."""
-    entry, implied = resolve(name)
-    return change(entry.settings, **{**implied, **changes})
-
-
-def change(settings: Settings, **changes: Any) -> Settings:
-    """`dataclasses.replace`, with an error that names the nearest setting."""
-    for key in changes:
-        if key not in settings.__dataclass_fields__:
-            hint = nearest(key, settings.__dataclass_fields__)
-            raise VitrailError(f"{key!r} is not a setting of {type(settings).__name__[:-8]} models.{hint}")
-    return replace(settings, **changes)
-
-
-def list_models(pattern: str = "*") -> list[str]:
-    """The names in the catalog that match a pattern such as "swin*"; with "tv:*", torchvision's baselines."""
-    if pattern.startswith(PREFIX):
-        return [name for name in map(PREFIX.__add__, architectures()) if fnmatch(name, pattern)]
-    return [name for name in catalog() if fnmatch(name, pattern)]
-
-
-def resolve(name: str) -> tuple[Entry, dict[str, Any]]:
-    """The entry that a name means, and the settings it changes: `vit_base_patch16_384` is `vit_b16` at 384, and
-    `vit_b16_distilled` has a distillation token; `tv:resnet18` is torchvision's. Any setting can be changed by name:
-    `vit_mini4:position=rotary,pool=mean`."""
-    if "=" in name:
-        return _changed(name)
-    if name.startswith(PREFIX):
-        arch = name.removeprefix(PREFIX)
-        return Entry(name, CNNSettings(arch), Preprocessing()), {}
-    for spelling in (name, name.split("/")[-1]):  # "ViT-B/16" whole, "google/vit-base-patch16-224" by its last part
-        plain = re.sub(r"[-+ ]", "_", spelling.split(".")[0].lower()).replace("/", "")
-        if found := _look_up(plain):
-            return found
-    hint = nearest(plain, [*catalog(), *_aliases(), *list_models(f"{PREFIX}*")])
-    raise VitrailError(f"There is no model named {name!r}.{hint} `vitrail models` lists them all.")
-
-
-def _changed(name: str) -> tuple[Entry, dict[str, Any]]:
-    """`vit_mini4:position=rotary,depth=6`: what stands behind the last colon, as Python writes it or as a bare word."""
-    base, _, words = name.rpartition(":")
-    if not base:
-        raise VitrailError(f"{name!r} names no model: write it as in vit_mini4:position=rotary.")
-    entry, implied = resolve(base)
-    changes = dict(implied)
-    for word in re.split(r",(?![^(]*\))", words):  # not inside of (3, 4, 9)
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals:
-            raise VitrailError(f"{word!r} in {name!r} changes no setting: write it as in vit_mini4:position=rotary.")
-        changes[key] = value
-        with suppress(ValueError, SyntaxError):
-            changes[key] = ast.literal_eval(value.title() if value.lower() in ("true", "false") else value)
-    change(entry.settings, **changes)  # refuses what is no setting, and what can't be one
-    return entry, changes
-
-
-def _look_up(plain: str) -> tuple[Entry, dict[str, Any]] | None:
-    entries, aliases = catalog(), _aliases()
-    for candidate in (plain, f"vit_{plain}"):  # "B/16"
-        if candidate in entries:
-            return entries[candidate], {}
-    if plain in aliases:
-        return aliases[plain]
-    if match := re.fullmatch(r"(.+)_(\d{2,4})(?:_in2[12]k)?", plain):
-        if (joined := match[1] + match[2]) in entries:  # "R50+ViT-B_16"
-            return entries[joined], {}
-        if found := _look_up(match[1]):
-            side = int(match[2])
-            of_patch = getattr(found[0].settings, "patch_size", None) == (side, side)  # "deit_tiny_16"
-            return found[0], found[1] if of_patch else {**found[1], "image_size": side}
-    if plain.endswith("_distilled") and (found := _look_up(plain.removesuffix("_distilled"))):
-        if not takes_distillation(found[0].settings):
-            raise VitrailError(
-                f"{found[0].name} has no place for a distillation token, which stands beside a class token that is "
-                "read: leave _distilled out, and with --teacher its logits are distilled."
-            )
-        return found[0], {**found[1], "distillation_token": True}
-    return None
-
-
-def takes_distillation(settings: Settings) -> bool:
-    """Is there, or could there be, a distillation token? It stands beside a class token that is read."""
-    if isinstance(settings, MAESettings) or not isinstance(settings, ViTSettings):
-        return False
-    return settings.class_token and settings.pool == "token"
-
-
-@cache
-def _aliases() -> dict[str, tuple[Entry, dict[str, Any]]]:
-    return {alias: (entry, implied) for entry in catalog().values() for alias, implied in entry.aliases.items()}
 
 
 @cache

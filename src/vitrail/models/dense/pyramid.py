@@ -3,7 +3,7 @@
     pyramid(x) -> {4: [B, C, ⌈H/4⌉, ⌈W/4⌉], 8: …, 16: …, 32: …}
 
 Swin has such maps by itself, `SwinPyramid`. A plain ViT has one map: `SimplePyramid` makes the others out of it, as
-ViTDet does (Li et al., 2022), and `models.adapter.ViTAdapter` brings in detail that the patches have lost.
+ViTDet does (Li et al., 2022), and `models.dense.adapter.ViTAdapter` brings in detail that the patches have lost.
 """
 
 from abc import ABC, abstractmethod
@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.errors import VitrailError, nearest
-from vitrail.models.deformable import centres
-from vitrail.models.heads import Head
+from vitrail.errors import VitrailError
+from vitrail.models.dense.deformable import centres
+from vitrail.models.grid import Grid
 from vitrail.models.layers import bilinear, ceil_div, init_weights
-from vitrail.models.position import Grid
-from vitrail.models.swin import SwinSettings, SwinTransformer
-from vitrail.models.vit import VisionTransformer, ViTSettings
+from vitrail.models.swin import SwinTransformer
+from vitrail.models.vit import VisionTransformer
 
 STRIDES = (4, 8, 16, 32)
 
@@ -134,29 +133,3 @@ def resample(x: Tensor, frame: tuple[float, float], other: tuple[float, float], 
     places = 2 * centres(size, (other[0] / size[0], other[1] / size[1]), frame, x.device) - 1
     places = places.to(wide).view(1, *size, 2).expand(x.shape[0], -1, -1, -1)  # `len` would fix the batch in an export
     return F.grid_sample(x.to(wide), places, padding_mode="border", align_corners=False).to(x.dtype)
-
-
-def drop_classifier(model: nn.Module, bare: ViTSettings | SwinSettings) -> None:
-    """In place, so that the model has the settings `bare`: nothing in a dense model would ever train a classifier."""
-    for name in ("head", "head_distillation"):
-        if getattr(model, name, None) is not None:
-            setattr(model, name, Head(1, 0))  # nothing
-    model.settings = bare  # type: ignore[assignment]
-
-
-def make_pyramid(model: nn.Module, kind: str = "auto", channels: int = 256) -> Pyramid:
-    """`kind` is adapter or simple for a ViT, own for a Swin; auto: adapter, or own."""
-    from vitrail.models.adapter import ViTAdapter
-
-    kinds = ["own"] if isinstance(model, SwinTransformer) else ["adapter", "simple"]
-    if not isinstance(model, SwinTransformer | VisionTransformer):
-        raise VitrailError(f"A {type(model).__name__} gives no pyramid of maps: use a ViT or a Swin.")
-    if kind == "auto":
-        kind = kinds[0]
-    if kind not in kinds:
-        raise VitrailError(
-            f"A {type(model).__name__} has no pyramid {kind!r}: use {' or '.join(kinds)}.{nearest(kind, kinds)}"
-        )
-    if isinstance(model, SwinTransformer):
-        return SwinPyramid(model, channels)
-    return ViTAdapter(model, channels) if kind == "adapter" else SimplePyramid(model, channels)

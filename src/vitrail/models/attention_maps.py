@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Layout
+from vitrail.models.attention import Attention, TokenLayout
+from vitrail.models.attention_scores import ClassRows, attention_map, outer_product
 from vitrail.models.checks import check_layers, one_or_several, whole_numbers
-from vitrail.models.maps import ClassRows, attention_map, outer_product
 
 Reduce = str | Callable[..., Any] | None  # "cls_row", "mean_heads", or a function of a map
 Token = tuple[int, int] | int | str | None  # a patch, by place or number, or the name of a token in front
@@ -128,7 +128,7 @@ class AttentionMaps(Layers):
         return row.unflatten(-1, layout.grid)
 
 
-def find_patch(layout: Layout, token: Token) -> int:
+def find_patch(layout: TokenLayout, token: Token) -> int:
     """The number of a patch, counted row by row; negative for the tokens in front, the last of which is -1."""
     h, w = layout.grid
     if token is None or isinstance(token, str):
@@ -166,13 +166,13 @@ class Probe:
         scale: float,
         dropout: float,
         output: Tensor,
-        layout: Layout | None,
+        layout: TokenLayout | None,
     ) -> None:
         """q, k, v and the kernel's output are [B, H, N, d]."""
         self.check(dropout, layout)
         if layout is not None:
             if callable(layout.places):  # not by _replace, whose tuple PyTorch 2.11 can't hand out of a compiled graph
-                layout = Layout(layout.grid, layout.prefix, layout.places(), layout.windows, layout.prompts)
+                layout = TokenLayout(layout.grid, layout.prefix, layout.places(), layout.windows, layout.prompts)
             self.maps.layouts[self.layer] = layout
         windows, prompts = (None, 0) if layout is None else (layout.windows, layout.prompts)
         if self.maps.rows is not None and not torch.compiler.is_compiling():  # which launches no kernels one by one
@@ -208,7 +208,7 @@ class Probe:
             output.requires_grad_()
         output.register_hook(receive)
 
-    def check(self, dropout: float, layout: Layout | None) -> None:
+    def check(self, dropout: float, layout: TokenLayout | None) -> None:
         if self.reduce == "cls_row" and (layout is None or "class" not in layout.prefix):
             raise VitrailError(
                 'This model has no class token for reduce="cls_row"; use "mean_heads", a function of the maps such as'
@@ -241,7 +241,7 @@ class Probe:
             matrix = product(left, right, bias)
         return matrix if windows is None else matrix.unflatten(0, (-1, windows))
 
-    def keep(self, layout: Layout | None, *matrices: Tensor) -> Any:
+    def keep(self, layout: TokenLayout | None, *matrices: Tensor) -> Any:
         if callable(self.reduce):
             value = self.reduce(*matrices, layout=layout) if self.wants_layout else self.reduce(*matrices)
         else:
