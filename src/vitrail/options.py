@@ -10,7 +10,6 @@ import json
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
@@ -125,13 +124,11 @@ class Config:
         return {name: str(value) if isinstance(value, Path) else value for name, value in self._values.items()}
 
 
-@cache
-def names(kind: Any) -> tuple[str, ...]:
+def names(kind: type[Options]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-@cache
-def helps(kind: Any) -> dict[str, str]:
+def helps(kind: type[Options]) -> dict[str, str]:
     """The docstring under each field, those of the group's bases included."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):

@@ -32,7 +32,7 @@ class AugmentImages:
 
     def __init__(self, augmenter: Augmenter, objective: Any, subset: Subset, truths: Sequence[Any]):
         self.augmenter, self.objective, self.subset, self.truths = augmenter, objective, subset, truths
-        self.output_values = int(np.prod(augmenter.size)) * len(augmenter.mean)  # numbers that an image becomes
+        self.output_values: int | None = int(np.prod(augmenter.size)) * len(augmenter.mean)
         self._known: Tensor | None = None  # the targets of all images, where these live on the device
 
     def __call__(

@@ -23,8 +23,9 @@ def class_problems(
     counts = np.bincount(np.array(labels, np.int64), minlength=len(classes))
     most, least = int(counts.max(initial=0)), int(counts.min(initial=len(samples["train"])))
     if least and most >= 3 * least:
+        smallest = classes[int(counts.argmin())]
         notes.append(
-            f"The largest class has {most:,} training images, the smallest ({classes[int(counts.argmin())]}) {least:,}: "
+            f"The largest class has {most:,} training images, the smallest ({smallest}) {least:,}: "
             "see --balance weights or sampling."
         )
 

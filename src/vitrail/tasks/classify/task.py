@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class ClassifyTask(ImageTask):
     name = "classify"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
     short = SHORT
-    options: tuple[type[Options], ...] = OPTIONS
+    options: ClassVar[tuple[type[Options], ...]] = OPTIONS
     expects = EXPECTS
     by_name = True
     objective_kind: type[Classify] = Classify

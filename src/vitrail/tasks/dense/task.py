@@ -130,7 +130,7 @@ class MapTask(DenseTask):
 
 
 class AugmentMaps:
-    output_values = None  # not several steps at once
+    output_values: int | None = None  # not several steps at once
 
     def __init__(self, joint: JointAugmenter):
         self.joint = joint

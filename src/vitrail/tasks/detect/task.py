@@ -228,7 +228,7 @@ class DetectTask(DenseTask):
 
 
 class AugmentBoxes:
-    output_values = None  # not several steps at once
+    output_values: int | None = None  # not several steps at once
 
     def __init__(self, augmenter: BoxAugmenter, samples: list[Any]):
         self.augmenter, self.samples = augmenter, samples
