@@ -26,7 +26,7 @@ from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fitted_pairs
 from vitrail.explain.deletion_insertion import paired
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.masks import open_masks
-from vitrail.data.subset import read_subset
+from vitrail.data.loader import read_subset
 from vitrail.distributed import Processes
 from vitrail.inference.forward import Forward
 from vitrail.inference.precision import choose_precision

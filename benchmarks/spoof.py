@@ -38,7 +38,8 @@ from record import keep
 from vitrail.tasks.spoof.evaluate import scored_faces
 
 import vitrail
-from vitrail.data.sources.faces import MARGIN, open_faces, write_faces
+from vitrail.data.sources.faces.samples import MARGIN
+from vitrail.data.sources.faces import open_faces, write_faces
 from vitrail.models.tuning import learns
 from vitrail.tasks.spoof.metrics import Scored, attack_scores
 from vitrail.environment import versions

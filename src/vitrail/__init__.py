@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from vitrail.errors import VitrailError
 from vitrail.lazy import lazy
+from vitrail.version import __version__
 
 if TYPE_CHECKING:
     from vitrail.data import transforms
@@ -29,11 +30,11 @@ else:
         },
     )
 
-__version__ = "0.2.1"
 __all__ = [
     "Predictor",
     "Run",
     "VitrailError",
+    "__version__",
     "capture",
     "create_model",
     "evaluate",

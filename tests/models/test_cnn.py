@@ -18,7 +18,7 @@ from vitrail.models import CNNSettings, ConvNet
 from vitrail.models.cnn import architectures
 from vitrail.models.cost import cost
 from vitrail.training import loop
-from vitrail.training.weight_average import RunningAverage, statistics
+from vitrail.training.optimization import RunningAverage, statistics
 
 TINY = "tv:shufflenet_v2_x0_5"  # 0.3 M parameters without its head
 

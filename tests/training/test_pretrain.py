@@ -30,7 +30,7 @@ from vitrail.tasks.backbones import start_model
 from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.reconstruct.objective import Reconstruct
 from vitrail.training import PretrainRecipe, loop
-from vitrail.training.schedules import linear
+from vitrail.training.optimization import linear
 from vitrail.training.config import Recipe
 from vitrail.weights import read_checkpoint
 

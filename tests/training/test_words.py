@@ -13,7 +13,7 @@ from vitrail import VitrailError
 from vitrail.serve.views import View
 from vitrail.training.config import Recipe, concerning
 from vitrail.training.messages import kept, show_uncompiled
-from vitrail.training.run_record import read_record
+from vitrail.training.run_folder import read_record
 from vitrail.training.setup import COMPILE_FROM, worth_compiling
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.crop import Canvas
 from vitrail.data.image_set import WithMaps
+from vitrail.data.loader import Subset
 from vitrail.data.preprocess import normalized
-from vitrail.data.subset import Subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import autocast

@@ -14,7 +14,7 @@ from vitrail.data.split import read_split
 from vitrail.errors import VitrailError, extra
 from vitrail.predict import Predictor, load
 from vitrail.serve.pictures import Sample, find_samples, offered
-from vitrail.training.run_record import read_record
+from vitrail.training.run_folder import read_record
 from vitrail.weights.files import read_source
 from vitrail.weights.header import HEADER
 from vitrail.weights.shipped import AUTOENCODER, shipped

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.images import Augmenter, Policy
 from vitrail.data.augment.randaugment import to_device
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source
-from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
 from vitrail.models.tuning import PARTS, freeze, learns, tune, tuning_of
@@ -23,7 +23,7 @@ from vitrail.options import Config
 from vitrail.tasks.backbones import Start, set_drop_path, start_model, typical_side
 from vitrail.tasks.base import Batch, Row, Task
 from vitrail.tasks.context import Context
-from vitrail.tasks.heads import Heads
+from vitrail.tasks.linear_probe import Heads
 from vitrail.tasks.tuning_cost import budget_rows
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.data.samples import Sample, Source, plural, some
 from vitrail.data.split import place, read_split
 from vitrail.errors import VitrailError, nearest
-from vitrail.tasks.provenance import is_refitted
+from vitrail.tasks.context import is_refitted
 from vitrail.weights import read_checkpoint
 
 Progress = Callable[[str, int, int], None]

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.subset import Subset
+from vitrail.data.loader import Subset
 from vitrail.tasks.context import Context
-from vitrail.tasks.heads import Heads
 from vitrail.tasks.image_level import ImageTask
+from vitrail.tasks.linear_probe import Heads
 
 
 class HeadObjective:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vitrail.data.augment.images import Policy
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources.classification import open_source
-from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
 from vitrail.options import Config, Options
 from vitrail.reasons import Reason
@@ -25,13 +25,11 @@ from vitrail.tasks.classify.page import classification_page, figures_of
 from vitrail.tasks.classify.plan import MOVED, TINY, plan_classifier, policy_of, rate_for_batch
 from vitrail.tasks.classify.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.tasks.classify.writing import ClassWriter
-from vitrail.tasks.context import Context
-from vitrail.tasks.heads import solve_heads
+from vitrail.tasks.context import Context, header_of
 from vitrail.tasks.image_level import ImageTask
-from vitrail.tasks.linear_probe import solve_probe
+from vitrail.tasks.linear_probe import solve_heads, solve_probe
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.problems import class_problems
-from vitrail.tasks.provenance import header_of
 
 
 class ClassifyTask(ImageTask):

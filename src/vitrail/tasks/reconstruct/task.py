@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.images import Augmenter
 from vitrail.data.image_set import fitted
+from vitrail.data.loader import Subset, random_places, read_subset
 from vitrail.data.preprocess import normalized
 from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.classification import open_pictures
-from vitrail.data.subset import Subset, drawn, read_subset
 from vitrail.explain.tokens import reconstruct
 from vitrail.inference.forward import Forward
 from vitrail.models import MaskedAutoencoder
@@ -102,15 +102,15 @@ class ReconstructTask(Task):
 
     def informed(self, ctx: Context) -> Watched:
         samples = ctx.samples["val"] or ctx.samples["train"]
-        images = fitted([samples[i] for i in drawn(len(samples), MEASURED)], ctx.preprocessing, "off")
+        images = fitted([samples[i] for i in random_places(len(samples), MEASURED)], ctx.preprocessing, "off")
         watched = normalized(torch.stack(images.batch(np.arange(len(images)))[1]), ctx.preprocessing, ctx.device)
         if self._labelled(ctx):
-            known = [ctx.samples["train"][i] for i in drawn(len(ctx.samples["train"]), KNOWN)]
+            known = [ctx.samples["train"][i] for i in random_places(len(ctx.samples["train"]), KNOWN)]
             left_out = [*ctx.subsets["train"].bad]
             images = fitted(known, ctx.preprocessing, ctx.cache)
             ctx.subsets["train as predicted"] = read_subset(images, ctx.processes, ctx.workers, None, left_out)
         val = ctx.subsets.get("val")
-        quick = val and Subset(val.loader, val.numbers[drawn(len(val.numbers), ASKED)])
+        quick = val and Subset(val.loader, val.numbers[random_places(len(val.numbers), ASKED)])
         model: Any = ctx.model
         objective = Watched(watched, quick, Expected.of(model, watched))
         ctx.console.line(self._expectation(ctx, objective))
@@ -190,7 +190,7 @@ class ReconstructTask(Task):
         watched = ctx.objective.images
         model: Any = ctx.model
         found = reconstruct(
-            model, watched[drawn(len(watched), SHOWN)], seed=ctx.config.seed, mean=pre.mean, std=pre.std
+            model, watched[random_places(len(watched), SHOWN)], seed=ctx.config.seed, mean=pre.mean, std=pre.std
         )
         image, folder = sheet(found), ctx.folder / SHEETS
         folder.mkdir(exist_ok=True)

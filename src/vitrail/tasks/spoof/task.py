@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.images import Policy
 from vitrail.data.inspect.faces import faces_as_they_are
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source
-from vitrail.data.sources.faces import Face, Faces, open_faces, write_faces
+from vitrail.data.sources.faces import open_faces, write_faces
 from vitrail.data.sources.faces.protocol import DEVELOPMENT
-from vitrail.data.subset import Subset
+from vitrail.data.sources.faces.samples import Face, Faces
 from vitrail.errors import VitrailError
 from vitrail.options import Config
 from vitrail.reasons import Reason

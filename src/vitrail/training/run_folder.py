@@ -1,22 +1,36 @@
-"""run.json: what a run is, written when it begins, so that it can be told, repeated, and continued."""
+"""The run folder: run.json, which says what a run is; last.pt, to resume from; the model, an adapter, the report."""
 
+import io
 import json
 import os
+import shutil
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from vitrail.console import clock
+from vitrail.data.samples import plural
 from vitrail.environment import versions
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, build
+from vitrail.models.tuning import merge
 from vitrail.reasons import Reason
+from vitrail.report.content import ReportContent
+from vitrail.report.model_report import write_report
 from vitrail.tasks.backbones import Start
-from vitrail.tasks.context import Context
-from vitrail.tasks.provenance import samples_digest
-from vitrail.training.config import TrainConfig, from_dict, machine_options
-from vitrail.training.state import write_text
+from vitrail.tasks.base import Measured, Row
+from vitrail.tasks.context import Context, header_of, samples_digest
+from vitrail.training import messages
+from vitrail.training.config import TrainConfig, concerning, from_dict, machine_options
+from vitrail.training.messages import Kept
+from vitrail.weights import save_weights
+from vitrail.weights.adapter_file import Base, save_adapter
 from vitrail.weights.header import settings_from_dict, settings_to_dict
+from vitrail.whole import whole
 
 
 @dataclass
@@ -165,3 +179,122 @@ def begin_folder(ctx: Context) -> None:
             if new:
                 folder.rmdir()  # unless something is in it
         raise
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    with whole(path, RuntimeError) as part, _File(io.FileIO(part, "w")) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            raise file.error or error from None
+
+
+def write_text(path: Path, text: str) -> None:
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def remove_parts(folder: Path) -> None:
+    """What a run that was killed while it wrote has left behind."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+class _File(io.BufferedWriter):
+    """Remembers why it could not be written; of a full disk torch.save itself says "unexpected pos"."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+def load_state(path: Path) -> dict[str, Any] | None:
+    """None where there is none yet: the run was killed before it had anything to save."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise VitrailError(f"{path} can't be read ({reason}): start again without --resume.") from None
+
+
+def keep_model(ctx: Context, row: dict[str, Any], **more: Any) -> None:
+    """model.safetensors, the one file to ship; beside it the small one to share, where only a part is trained. LoRA
+    goes into the weights when all is done."""
+    if ctx.parent is None:
+        save_model(ctx, ctx.folder / "model.safetensors", row, **more)
+        ctx.task.kept(ctx, row) if not more else None
+
+
+def save_model(ctx: Context, path: Path, row: dict[str, Any], **more: Any) -> None:
+    tune = "head" if ctx.config.get("tune") == "probe" else ctx.config.get("tune", "full")
+    if tune != "full" and ctx.start.base and ctx.processes.first:
+        base, about = Base(**ctx.start.base), header_of(ctx, row, **more)
+        labels, pre = ctx.source.classes, ctx.preprocessing
+        save_adapter(ctx.model, ctx.folder / "adapter.safetensors", tune, base, labels, pre, ctx.start.name, about)
+    if more.get("finished"):
+        merge(ctx.model)
+    write_model(ctx, path, row, **more)
+
+
+def write_model(ctx: Context, path: Path, row: dict[str, Any], **more: Any) -> None:
+    """Weights, labels, preprocessing, options, figures."""
+    if ctx.processes.first:
+        labels = ctx.source.classes if ctx.settings.num_classes else None
+        save_weights(ctx.model, path, "vitrail", labels, ctx.preprocessing, ctx.start.name, header_of(ctx, row, **more))
+    ctx.processes.wait()
+
+
+def spent(ctx: Context, began: float) -> str:
+    return clock(time.monotonic() - began) + (" since it was resumed" if ctx.resumed is not None else " in all")
+
+
+def write_page(
+    ctx: Context, measured: Measured, history: list[dict[str, Any]], best: dict[str, Any], kept: Kept, trained: str,
+    chose: bool, unreadable: dict[str, str], time_spent: str,
+) -> None:  # fmt: skip
+    """report.html."""
+    split = "nothing: no images were held out"
+    if measured.figures:
+        split = f"{plural(int(measured.figures['n']), 'image')} ({messages.held_out(ctx.source)})"
+        split += f", {messages.CHOSE}" if chose else ""
+    page = {"figures": measured.figures} | measured.page | ctx.task.page(ctx, measured)
+    content = ReportContent(
+        title=ctx.folder.name,
+        split=split,
+        classes=ctx.source.classes,
+        summary=f"{ctx.start.why} Trained on {trained}, in {time_spent}.",
+        curves=[row for row in history if row["epoch"]],
+        best_epoch=best.get("epoch"),
+        kept=str(kept) if ctx.task.figure_of(ctx) else "",
+        problems=ctx.task.problems(ctx, unreadable),
+        recipe=option_rows(ctx),
+        command=ctx.command,
+        versions=versions(ctx.device),
+        **page,
+    )
+    write_report(ctx.folder / "report.html", content)
+
+
+def option_rows(ctx: Context) -> list[Row]:
+    """For the report: model, images, device, then everything that was asked for or chosen."""
+    first = [*messages.size_rows(ctx), *(row for row in ctx.task.plan_rows(ctx) if row[0] not in ctx.config)]
+    shown = {"model", "device", "precision", "image_size"}
+    rest = [(name, value, ctx.why.get(name, "")) for name, value in concerning(ctx.config).items()]
+    return [*first, *(row for row in rest if row[0] not in shown)]
+
+
+def clean_up(folder: Path, *names: str) -> None:
+    """What only an unfinished run needs."""
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
