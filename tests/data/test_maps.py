@@ -17,7 +17,7 @@ from vitrail.data.maps import MapKind, fit_map, fitted_part, fitted_with_maps, i
 from vitrail.data.samples import Sample
 from vitrail.data.sources.masks import IGNORE, open_masks
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 import vitrail
 from tests.training.support import differences, make_folder, make_images, rows, watch_steps
-from vitrail.data.subset import Subset
+from vitrail.data.loader import Subset
 from vitrail.models.heads import classifiers
 from vitrail.reasons import Reason
-from vitrail.tasks import heads, registry
+from vitrail.tasks import linear_probe, registry
 from vitrail.tasks.backbones import start_model
 from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.image_level import AugmentImages
@@ -82,7 +82,7 @@ def test_a_linear_probe_that_holds_on_augmented_images_is_what_tuning_starts_fro
 @pytest.fixture
 def bad_start(monkeypatch):
     """As where the linear probe fails on augmented images, and tuning starts from an untrained head."""
-    monkeypatch.setattr(heads, "FAR_OFF", 0.0)
+    monkeypatch.setattr(linear_probe, "FAR_OFF", 0.0)
 
 
 class Unchanged:
@@ -105,12 +105,12 @@ def unchanged(images: Subset, classes: int) -> AugmentImages:
 
 def test_a_linear_probe_is_a_bad_start_where_it_does_far_worse_than_a_head_that_knows_nothing():
     model, augment = vitrail.create_model("vit_nano2", num_classes=10), unchanged(make_images(30, side=8), 10)
-    untrained = heads.heads_of(model)
-    assert not heads.is_bad_start(model, untrained, augment)
+    untrained = linear_probe.heads_of(model)
+    assert not linear_probe.is_bad_start(model, untrained, augment)
     with torch.no_grad():
         classifiers(model)[0].weight.mul_(1e4)
-    assert heads.is_bad_start(model, untrained, augment)
-    assert torch.equal(heads.heads_of(model)[0]["weight"], untrained[0]["weight"] * 1e4)  # it only looked
+    assert linear_probe.is_bad_start(model, untrained, augment)
+    assert torch.equal(linear_probe.heads_of(model)[0]["weight"], untrained[0]["weight"] * 1e4)  # it only looked
 
 
 def test_whether_a_probe_is_a_bad_start_is_seen_on_images_of_all_classes():
@@ -118,9 +118,10 @@ def test_whether_a_probe_is_a_bad_start_is_seen_on_images_of_all_classes():
     images = make_images(30, classes=10, side=8)
     images.numbers = np.resize(images.numbers, 5000)
     model, augment = vitrail.create_model("vit_nano2", num_classes=10), unchanged(images, 10)
-    assert not heads.is_bad_start(model, heads.heads_of(model), augment)
+    assert not linear_probe.is_bad_start(model, linear_probe.heads_of(model), augment)
     seen = np.array(augment.augmenter.seen) % 10
-    assert len(seen) == 2 * heads.LOOKED_AT and min(np.bincount(seen, minlength=10)) > heads.LOOKED_AT / 10
+    looked_at = linear_probe.LOOKED_AT
+    assert len(seen) == 2 * looked_at and min(np.bincount(seen, minlength=10)) > looked_at / 10
 
 
 def test_a_tuning_too_short_to_get_ahead_of_the_linear_probe_keeps_it(run, data, tmp_path, bad_start):

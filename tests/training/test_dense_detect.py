@@ -99,7 +99,8 @@ def test_evaluate_prints_coco_figures_and_writes_them(data, run, tmp_path):
     assert figures["n"] == 4 and figures["split"] == "test"
     assert {"map", "map50", "map75", "map_low", "map_high", "ap/square", "ap/disc"} <= figures.keys()
     assert figures["map"] == pytest.approx((figures["ap/square"] + figures["ap/disc"]) / 2)
-    assert re.search(rf"mean average precision +{100 * figures['map']:.1f} %", command.said) and "AP of disc" in command.said
+    said = command.said
+    assert re.search(rf"mean average precision +{100 * figures['map']:.1f} %", said) and "AP of disc" in said
     with pytest.raises(VitrailError) as info:
         vitrail.evaluate(run, data, flip=True, device="cpu")
     assert info.value.code == "option_of_another_task" and info.value.fields["task"] == "detect"

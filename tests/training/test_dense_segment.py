@@ -15,11 +15,11 @@ from tests.training.dense_data import SEGMENT, make_masks
 from tests.training.support import Command, differences, make_images, make_trainer, rows
 from tests.training.test_distributed import together
 from vitrail import VitrailError
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.reasons import Reason
 from vitrail.tasks import registry
 from vitrail.training.config import TrainConfig
-from vitrail.training.optimizers import depths_of, parameter_groups
+from vitrail.training.optimization import depths_of, parameter_groups
 from vitrail.weights import read_checkpoint
 
 STEP = "vitrail.training.trainer.Trainer.train_step"

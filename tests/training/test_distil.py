@@ -29,7 +29,7 @@ from vitrail import VitrailError
 from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.tasks.classify.distillation import BothHeads, Distil
 from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.classify.teacher import MEASURED, Teacher, against_chance, digest, how_good, load_teacher

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.training.log import Log
-from vitrail.training.tensorboard import EventFile
+from vitrail.training.log import EventFile
 
 
 def crc32c(data: bytes) -> int:

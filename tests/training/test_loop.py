@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from vitrail.training.plan import policy_of
+from vitrail.tasks.classify.plan import policy_of
 
 import vitrail
 from tests.odd_files import photograph

@@ -13,8 +13,9 @@ from vitrail.models.tuning import tune
 from vitrail.training import loop, muon
 from vitrail.training.config import Recipe
 from vitrail.training.muon import Muon, orthogonal
-from vitrail.training.optimizers import hidden, make_optimizer
-from vitrail.training.plan import Facts, fill
+from vitrail.training.optimization import hidden, make_optimizer
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (2, 16, 48), (2, 48, 16)])

@@ -9,7 +9,10 @@ from torch import nn
 
 from tests.training.support import make_trainer
 from vitrail.models import create_model
-from vitrail.training.optimizers import RunningAverage, decays, parameter_groups, rate_factor
+from vitrail.training.optimization import RunningAverage
+from vitrail.models.classifier import decays
+from vitrail.training.optimization import parameter_groups
+from vitrail.training.optimization import rate_factor
 
 
 def rates(model: nn.Module, **options: float) -> dict[str, tuple[float, float]]:

@@ -15,7 +15,7 @@ import vitrail
 from tests.training.support import SMALL, Command, differences, make_folder, rows, small_options
 from vitrail import VitrailError
 from vitrail.training import loop
-from vitrail.training.state import load_state
+from vitrail.training.run_folder import load_state
 
 # Everything random is on: drop path, augmentation, mixup, cutmix (not in the last epoch), EMA. An epoch has 10 steps.
 OPTIONS = [

@@ -13,7 +13,7 @@ from torch import nn
 import vitrail
 from tests.odd_files import photograph
 from tests.training.support import Command, differences, make_folder, small_options
-from vitrail.console import View
+from vitrail.serve.views import View
 from vitrail.models.interpolation import SHARES, best_share, between
 from vitrail.tasks.scoring import places_in_training
 from vitrail.training import job, words

@@ -15,14 +15,16 @@ import pytest
 import torch
 from PIL import Image
 from vitrail.training.job import Job
-from vitrail.training.plan import Facts, fill, policy_of
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
+from vitrail.tasks.classify.plan import policy_of
 
 import vitrail
 from tests.odd_files import photograph, write_hard_folder
 from tests.training.support import make_folder, rows, small_options
 from vitrail.data.image_set import shrunk
 from vitrail.data.sources.classification import open_source
-from vitrail.data.subset import read_subset
+from vitrail.data.loader import read_subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, create_model

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from vitrail.training.plan import Facts, fill, fine_tuning_rate
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
+from vitrail.tasks.classify.plan import fine_tuning_rate
 
 import vitrail
 from tests.training.support import QUIET, SMALL, Command, differences, make_folder, rows, small_options

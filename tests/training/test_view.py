@@ -7,7 +7,8 @@ from PIL import Image
 from rich.console import Console
 
 from tests.training.support import make_trainer
-from vitrail.console import View, fitting
+from vitrail.serve.views import View
+from vitrail.console import fitting
 from vitrail.training.fast.cuda_graph import reason
 from vitrail.training.messages import show_nameless
 from vitrail.training.selection import ahead

@@ -10,11 +10,11 @@ import torch
 import vitrail
 from tests.training.support import SMALL, make_folder, small_options
 from vitrail import VitrailError
-from vitrail.console import View
+from vitrail.serve.views import View
 from vitrail.training.config import Recipe, concerning
 from vitrail.training.messages import kept, show_uncompiled
-from vitrail.training.run_record import read_record
-from vitrail.training.work import COMPILE_FROM, worth_compiling
+from vitrail.training.run_folder import read_record
+from vitrail.training.setup import COMPILE_FROM, worth_compiling
 
 
 @pytest.mark.parametrize(
