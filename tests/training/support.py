@@ -7,14 +7,16 @@ import os
 import pkgutil
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.odd_files import photograph
+from vitrail.cli import main
 from vitrail.data.augment.images import Augmenter, Policy
 from vitrail.data.image_set import shrunk
 from vitrail.data.samples import Item, Sample
@@ -22,10 +24,13 @@ from vitrail.data.subset import Subset, read_subset
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
 from vitrail.tasks.classify.objective import Classify
-from vitrail.training.trainer import Settings, Trainer
+from vitrail.tasks.image_level import AugmentImages
+from vitrail.training.batches import Batches, Mixing
+from vitrail.training.listeners import Stop
+from vitrail.training.trainer import Hyperparameters, Listener, Trainer
 
 TIMING = ("seconds", "images_per_second", "data_wait")
-# Small enough for a run to take a second: 140,000 weights, pictures of 8 pixels.
+# Small enough for a run to take a second: 140,000 weights, images of 8 pixels.
 SMALL = [
     "--model", "vit_nano2", "--weights", "none", "--lr", "1e-3", "--device", "cpu", "--workers", "1",
     "--cache", "memory",
@@ -34,7 +39,7 @@ QUIET = ["--augment", "none", "--mixup", "0", "--cutmix", "0", "--drop-path", "0
 
 
 def make_folder(root: Path, count: int = 48, classes: int = 3, side: int = 12, start: int = 0) -> Path:
-    """Class folders of pictures that differ by colour and texture."""
+    """Class folders of images that differ by colour and texture."""
     for number in range(start, start + count):
         index = number % classes
         path = root / f"class {index}" / f"{number:03d}.png"
@@ -54,15 +59,16 @@ def small_options(**options: Any) -> dict[str, Any]:
 # seconds that Python needs to import PyTorch.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
-    ["tests.training.support", "vitrail.training.run", "vitrail.training.pretrain.run", "vitrail.training.dense.detect",
-     "vitrail.training.dense.segment", "vitrail.evaluate", "vitrail.cli", "torch._dynamo", "pycocotools.cocoeval"]
+    ["tests.training.support", "vitrail.training.run", "vitrail.tasks.segment.task", "vitrail.tasks.detect.task",
+     "vitrail.tasks.spoof.task", "vitrail.tasks.reconstruct.task", "vitrail.evaluation", "vitrail.cli.train",
+     "vitrail.cli.pretrain", "torch._dynamo", "pycocotools.cocoeval"]
 )  # fmt: skip
 
 
 class Command:
     """`vitrail ARGUMENTS` in a process of its own.
 
-    `at=("vitrail.training.trainer.Trainer._step", 7, signal.SIGKILL)` sends the process that signal when it is
+    `at=("vitrail.training.trainer.Trainer.train_step", 7, signal.SIGKILL)` sends the process that signal when it is
     about to call this function for the 7th time: a kill at an exact point, which no clock could hit.
     """
 
@@ -103,8 +109,6 @@ def _main(arguments: list[str], log: str, cwd: str, at: tuple | None, environmen
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if at is not None:
         _arm(*at)
-    from vitrail.cli import main
-
     main(arguments)
 
 
@@ -171,16 +175,45 @@ def make_trainer(
     policy: str = "none",
     classes: int = 4,
     note: Callable[[str], None] = print,
-    **settings: Any,
+    objective: Any = None,
+    validate: Callable[[torch.nn.Module], dict[str, float]] | None = None,
+    validated: int = 0,
+    listeners: Sequence[Listener] = (),
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    side: int = 8,
+    **hyper: Any,
 ) -> Trainer:
-    """One process, one thread, 8×8 pictures; `settings` are those of the loop."""
+    """One process, one thread, 8×8 images; `hyper` are the hyperparameters."""
     torch.manual_seed(1)
+    numbers = Hyperparameters(**{"epochs": 1, "batch_size": 32, "lr": 1e-3, **hyper})
     model = model or create_model("vit_nano2", depth=2, num_classes=classes)
     images = images or make_images(classes=classes)
-    augmenter = Augmenter(Policy.named(policy), (8, 8), (0.5,) * 3, (0.5,) * 3, seed=0)
-    task = Classify([f"class {index}" for index in range(classes)])
-    loop = Settings(**{"epochs": 1, "batch_size": 32, "lr": 1e-3, **settings})
-    return Trainer(model, task, images, augmenter, loop, Processes(), note=note)
+    labels = Classify([f"class {index}" for index in range(classes)])
+    augmenter = Augmenter(Policy.named(policy), (side, side), (0.5,) * 3, (0.5,) * 3, seed=0)
+    augment = AugmentImages(augmenter, labels, images, [sample.labels for sample in images.samples])
+    mixing = Mixing(mixup, cutmix, numbers.seed, numbers.epochs)
+    batches = Batches(images, augment, numbers.batch_size, numbers.seed, Processes(), mixing, note)
+    return Trainer(
+        model, objective or labels, batches, numbers, Processes(), validate, "top1", validated, listeners
+    )  # fmt: skip
+
+
+def watch_steps(
+    patch: pytest.MonkeyPatch, look: Callable[[Trainer], Any] = lambda trainer: None, stop_in: Collection[int] = ()
+) -> list[Any]:
+    """What `look` says of the trainer before each step of every run from here on, in a list that grows. In the steps of
+    these numbers, counted from 1, the run is asked to stop, as by Ctrl-C."""
+    seen: list[Any] = []
+    step = Trainer.train_step
+
+    def watched(trainer: Trainer, inputs: Any, targets: Any) -> Any:
+        seen.append(look(trainer))
+        return step(trainer, inputs, targets)
+
+    patch.setattr(Trainer, "train_step", watched)
+    patch.setattr(Stop, "wants", lambda self: (self.signals.asked or len(seen) in stop_in, False))
+    return seen
 
 
 class Narrow(torch.nn.Module):
