@@ -146,7 +146,7 @@ def begin_folder(ctx: Context) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise VitrailError(f"The run folder {folder} can't be made: {error.strerror}.") from None
+        raise VitrailError(f"The run folder {folder} can't be made: {error.strerror}.", code="no_folder") from None
     try:
         Record.of(ctx).write(folder, first and not ctx.given.resume)
         written = True

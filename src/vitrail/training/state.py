@@ -50,4 +50,6 @@ def load_state(path: Path) -> dict[str, Any] | None:
         return None
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise VitrailError(f"{path} can't be read ({reason}): start again without --resume.") from None
+        raise VitrailError(
+            f"{path} can't be read ({reason}): start again without --resume.", code="bad_state"
+        ) from None
