@@ -81,20 +81,3 @@ def test_classes_without_names_get_a_hint(capsys):
     assert "classes.txt" in capsys.readouterr().out
     show_nameless(View(), ["class 0", "cat"])
     assert capsys.readouterr().out == ""
-
-
-def test_why_a_step_was_not_recorded_is_what_broke_it_and_not_how_that_ended():
-    def broken(first: Exception) -> Exception:
-        try:
-            try:
-                raise first
-            finally:
-                raise RuntimeError("operation failed due to a previous error during capture")
-        except RuntimeError as error:
-            return error
-
-    assert (
-        reason(broken(RuntimeError("operation not permitted\nwhen stream is capturing"))) == "operation not permitted"
-    )
-    assert reason(broken(AssertionError())) == "AssertionError"
-    assert reason(RuntimeError("out of memory")) == "out of memory"
