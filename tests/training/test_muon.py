@@ -50,25 +50,6 @@ def test_a_matrix_learns_as_with_pytorchs_muon_and_a_vector_as_with_adamw():
     torch.testing.assert_close(vector.detach(), other.detach())
 
 
-@pytest.mark.parametrize(
-    ("facts", "recipe", "expected"),
-    [
-        (Facts(5_000, 10, pretrained=False, side=32), {}, "muon"),
-        (Facts(5_000, 10, pretrained=False, side=32), {"optimizer": "adamw"}, "adamw"),
-        (Facts(5_000, 10, pretrained=False, side=32), {"tune": "head"}, "adamw"),  # no matrix of a block learns
-        (Facts(5_000, 10, pretrained=False, side=16), {}, "adamw"),
-        (Facts(5_000, 10, pretrained=False, side=32, layered=False), {}, "adamw"),
-        (Facts(5_000, 10, pretrained=True, side=32), {}, "adamw"),
-        (Facts(5_000, 10, pretrained=True, side=32), {"optimizer": "muon"}, "muon"),
-        (Facts(5_000, 10, pretrained=True, side=32, masked=True), {}, "muon"),
-    ],
-)
-def test_it_is_for_transformers_without_labels_so_far_unless_asked_for(facts, recipe, expected):
-    full, why = fill(Recipe(**recipe), facts)
-    assert full.optimizer == expected
-    assert (why["optimizer"] == "as asked") == ("optimizer" in recipe)
-
-
 @pytest.mark.parametrize("as_tensors", [False, True])
 def test_matrices_of_one_shape_learn_together_each_as_it_would_alone(as_tensors):
     """Lying or standing, a convolution or a part of three, each at the rate and decay of its own group."""

@@ -217,19 +217,6 @@ def test_the_costs_are_those_of_the_arithmetic():
     assert head.memory == pytest.approx(weights * 4 + head.learning * 16, rel=0.1)
 
 
-def test_the_plan_of_cheap_tuning_differs_where_it_should():
-    facts = Facts(3_000, 37, pretrained=True, side=224)
-    full, _ = fill(Recipe(), facts)
-    cheap, why = fill(Recipe(tune="lora"), facts)
-    assert (full.layer_decay, cheap.layer_decay, cheap.drop_path) == (0.75, 1.0, 0.0)
-    assert cheap.epochs == full.epochs and why["layer_decay"] == "what is added is new in every layer"
-    assert fine_tuning_rate(0.9, 64) == (3e-4, "frozen features reach 90.0%")
-    lr, reason = fine_tuning_rate(0.9, 64, "prompt")
-    assert lr == pytest.approx(3e-3) and reason == "frozen features reach 90.0%, × 10 for prompt"
-    masked, _ = fill(Recipe(tune="adapter"), Facts(3_000, 37, pretrained=True, side=224, masked=True))
-    assert masked.epochs == full.epochs and masked.lr is None
-
-
 def test_a_swin_is_tuned_like_a_vit(data, tmp_path):
     torch.manual_seed(0)
     model = create_model("swin_t", depths=(1, 1), heads=(2, 4), width=16, image_size=16, patch_size=2, num_classes=0)
