@@ -130,8 +130,10 @@ def test_classes_that_are_only_numbers_get_a_hint(tmp_path, capsys, named):
     assert ("classes.txt" in capsys.readouterr().out) == (not named)
 
 
-@pytest.mark.parametrize(("val", "chosen"), [(0.2, True), (0.0, False)])
-def test_only_figures_of_images_that_chose_come_with_a_caution(tmp_path, capsys, val, chosen):
+@pytest.mark.parametrize(
+    ("options", "chosen"), [({"epochs": 1}, True), ({"epochs": 1, "val": 0.0}, False), ({"epochs": 0}, False)]
+)
+def test_only_figures_of_images_that_chose_come_with_a_caution(tmp_path, capsys, options, chosen):
     data = make_folder(tmp_path / "data", count=20)
-    vitrail.train(data, **small_options(epochs=1, val=val), out=tmp_path / "run")
+    vitrail.train(data, **small_options(**options), out=tmp_path / "run")
     assert ("vitrail evaluate" in capsys.readouterr().out) == chosen
