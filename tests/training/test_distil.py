@@ -1,7 +1,7 @@
 """A student learns from labels and from a teacher: the losses, what the teacher sees, and the run around it."""
 
 import json
-import math
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -9,30 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 import vitrail
 from tests.odd_files import photograph
-from tests.training.support import (
-    QUIET,
-    SMALL,
-    Command,
-    differences,
-    make_folder,
-    make_images,
-    make_trainer,
-    rows,
-    small_options,
-)
+from tests.training.support import QUIET, SMALL, Command, differences, make_folder, rows, small_options
 from tests.training.test_distributed import together
 from vitrail import VitrailError
-from vitrail.data.preprocess import fit_image, prepare, to_tensor
-from vitrail.distributed import Processes
-from vitrail.models import Preprocessing, create_model
+from vitrail.models import create_model
 from vitrail.models.segment import Segmenter
-from vitrail.tasks.classify.distillation import BothHeads, Distil
-from vitrail.tasks.classify.objective import Classify
-from vitrail.tasks.classify.teacher import MEASURED, Teacher, against_chance, digest, how_good, load_teacher
+from vitrail.reasons import SENTENCES
+from vitrail.tasks.classify.teacher import weights_digest
 from vitrail.weights import model_from, read_checkpoint, save_weights
 
 CLASSES = ["class 0", "class 1", "class 2"]
@@ -46,241 +32,6 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def teacher(data, tmp_path_factory) -> Path:
     return vitrail.train(data, **small_options(epochs=4, out=tmp_path_factory.mktemp("runs") / "teacher")).folder
-
-
-# The losses, by hand.
-
-
-def softmax(values: list[float], temperature: float = 1.0) -> list[float]:
-    powers = [math.exp(value / temperature) for value in values]
-    return [power / sum(powers) for power in powers]
-
-
-def cross_entropy(target: list[float], logits: list[float]) -> float:
-    return -sum(t * math.log(p) for t, p in zip(target, softmax(logits), strict=True))
-
-
-LOGITS, DISTILLED, TOLD, TARGET = [1.0, -0.5, 0.2], [0.3, 0.1, -1.0], [0.5, 2.0, -1.0], [0.9, 0.05, 0.05]
-
-
-def outputs(*parts: list[float]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.tensor([part, part[::-1]]) for part in parts)
-
-
-@pytest.mark.parametrize("alpha", [0.5, 0.2])
-def test_hard_is_the_mean_of_the_labels_and_the_answer_of_the_teacher(alpha):
-    task = Distil(CLASSES, teacher=None, hard=True, alpha=alpha)
-    loss = task.loss(outputs(LOGITS, DISTILLED, TOLD), torch.tensor([TARGET, TARGET[::-1]]))
-    expected = (1 - alpha) * cross_entropy(TARGET, LOGITS) + alpha * cross_entropy([0, 1, 0], DISTILLED)
-    assert loss.tolist() == pytest.approx([expected] * 2, abs=1e-6)
-
-
-def test_soft_is_the_divergence_at_a_temperature_times_its_square():
-    task = Distil(CLASSES, teacher=None, hard=False, alpha=0.1, temperature=3.0)
-    loss = task.loss(outputs(LOGITS, DISTILLED, TOLD), torch.tensor([TARGET, TARGET[::-1]]))
-    t, s = softmax(TOLD, 3), softmax(DISTILLED, 3)
-    divergence = sum(p * math.log(p / q) for p, q in zip(t, s, strict=True))
-    expected = 0.9 * cross_entropy(TARGET, LOGITS) + 0.1 * 9 * divergence
-    assert loss.tolist() == pytest.approx([expected] * 2, abs=1e-6)
-    assert task.from_teacher(*outputs(TOLD, TOLD)).tolist() == pytest.approx([0, 0], abs=1e-6)
-
-
-def test_several_labels_are_as_many_coins():
-    coins = [1 / (1 + math.exp(-v / 2)) for v in DISTILLED], [1 / (1 + math.exp(-v / 2)) for v in TOLD]
-    divergence = sum(p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)) for q, p in zip(*coins, strict=True))
-    soft = Distil(CLASSES, multi_label=True, hard=False, temperature=2.0)
-    assert soft.from_teacher(*outputs(DISTILLED, TOLD)).tolist() == pytest.approx([4 * divergence] * 2, abs=1e-6)
-    hard = Distil(CLASSES, multi_label=True)
-    answer = torch.tensor([[1.0, 1, 0], [0, 1, 1]])
-    expected = F.binary_cross_entropy_with_logits(outputs(DISTILLED)[0], answer, reduction="none").sum(dim=1)
-    assert torch.allclose(hard.from_teacher(*outputs(DISTILLED, TOLD)), expected)
-
-
-def test_validation_and_class_weights_are_the_labels_affair():
-    weights = torch.tensor([2.0, 0.5, 0.5])
-    task, plain = (kind(CLASSES, class_weights=weights) for kind in (Distil, Classify))
-    logits, told = outputs(LOGITS, TOLD)
-    targets = torch.eye(3)[:2]
-    assert torch.equal(task.loss(logits, targets), plain.loss(logits, targets))
-    assert task.score(logits, targets) == plain.score(logits, targets)
-    unweighted = Distil(CLASSES)
-    assert torch.equal(task.from_teacher(logits, told), unweighted.from_teacher(logits, told))
-
-
-# What the teacher sees and says.
-
-
-def taught(pre: Preprocessing, student: Preprocessing, order: list[int] | None = None) -> Teacher:
-    net = create_model("vit_nano2", num_classes=3, drop_path=0.5)
-    return Teacher("somewhere", "vit_nano2", net, pre, student, order, "")
-
-
-def test_the_teacher_sees_what_its_own_preprocessing_gives():
-    student = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3), crop=1.0)
-    pre = Preprocessing(size=(8, 8), crop=1.0)
-    pictures = [photograph(number, 12, 15) for number in range(4)]
-    seen = taught(pre, student).seen(prepare(pictures, student))
-    assert torch.allclose(seen, prepare(pictures, pre), atol=1e-6)
-    x = prepare(pictures, student)
-    assert taught(student, student).seen(x) is x
-
-
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-@pytest.mark.parametrize("size", [(20, 20), (6, 9)])
-def test_a_teacher_of_another_size_sees_the_same_picture_resized(size, interpolation):
-    student = Preprocessing(size=(12, 12), mean=(0.5,) * 3, std=(0.5,) * 3, crop=1.0)
-    pre = Preprocessing(size=size, interpolation=interpolation, fit="stretch")
-    picture = fit_image(photograph(3, 30, 40), student)
-    seen = taught(pre, student).seen(to_tensor(picture, student)[None])
-    expected = to_tensor(fit_image(picture, pre), pre)
-    assert seen.shape == (1, 3, *size)
-    assert (seen[0] - expected).abs().max() < 1.01 / 255 / 0.224  # Pillow rounds to whole pixel values
-
-
-def test_the_teacher_never_drops_learns_or_keeps_a_graph():
-    pre = Preprocessing(size=(8, 8), crop=1.0)
-    teacher, x = taught(pre, pre), torch.randn(4, 3, 8, 8)
-    first = teacher(x)
-    assert torch.equal(first, teacher(x)) and not first.requires_grad
-    assert not any(p.requires_grad for p in teacher.net.parameters())
-    turned = taught(pre, pre, order=[2, 0, 1])
-    turned.net.load_state_dict(teacher.net.state_dict())
-    assert torch.equal(turned(x), first[:, [2, 0, 1]])
-
-
-def test_classes_in_another_order_are_put_into_the_order_of_the_data(teacher, tmp_path):
-    checkpoint = read_checkpoint(teacher)
-    pre = checkpoint.preprocessing
-    straight = load_teacher(str(teacher), CLASSES, False, pre, torch.device("cpu"))
-    turned = load_teacher(str(teacher), CLASSES[::-1], False, pre, torch.device("cpu"))
-    x = torch.randn(5, 3, 8, 8)
-    assert straight.order is None and turned.order == [2, 1, 0]
-    assert torch.equal(turned(x), straight(x).flip(1))
-    assert straight.figures["top1"] == checkpoint.about["metrics"]["top1"] and straight.figures["n"] == 12
-    bare = save_weights(create_model("vit_nano2", num_classes=3), tmp_path / "bare.safetensors")
-    unnamed = load_teacher(str(bare), CLASSES, False, pre, torch.device("cpu"))
-    assert "its classes have no names" in unnamed.words() and "accuracy" in straight.words()
-
-
-# In the loop.
-
-
-def test_both_see_the_same_mixed_pixels_and_both_heads_are_trained():
-    shown = []
-
-    def answer(pixels: torch.Tensor) -> torch.Tensor:
-        shown.append(pixels.clone())
-        return torch.zeros(len(pixels), 4)
-
-    model = create_model("vit_nano2", depth=2, num_classes=4, distillation_token=True)
-    trainer = make_trainer(model, images=make_images(16), batch_size=8, mixup=0.8, cutmix=1.0, micro_batch=4)
-    trainer.task = Distil(trainer.task.classes, teacher=answer)
-    trainer.net = trainer.task.trained(model)
-    given = []
-    trainer.net.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].clone()))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    trainer.run()
-    assert len(shown) == len(given) == 4
-    assert all(torch.equal(a, b) for a, b in zip(shown, given, strict=True))
-    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    assert {"head.output.weight", "head_distillation.output.weight", "distillation_token"} <= changed
-
-
-def test_what_is_trained_has_the_weights_of_the_model_and_gives_both_heads():
-    model = create_model("vit_nano2", num_classes=3, distillation_token=True).eval()
-    both = Distil(CLASSES).trained(model)
-    assert isinstance(both, BothHeads) and {*both.parameters()} == {*model.parameters()}
-    x = torch.randn(2, 3, 8, 8)
-    heads = both(x)
-    assert torch.equal(model(x), (heads[0] + heads[1]) / 2) and not torch.equal(*heads)
-    plain = create_model("vit_nano2", num_classes=3)
-    assert Distil(CLASSES).trained(plain) is plain and Classify(CLASSES).trained(model) is model
-
-
-def test_compiled_it_gives_the_same_losses():
-    model = create_model("vit_nano2", depth=1, num_classes=3, distillation_token=True)
-    pre = Preprocessing(size=(8, 8), crop=1.0)
-    teacher = taught(Preprocessing(size=(10, 10), **{"mean": (0.5,) * 3, "std": (0.5,) * 3}), pre)
-    task = Distil(CLASSES, teacher=teacher, hard=False, temperature=3.0)
-    x, targets = torch.randn(4, 3, 8, 8), torch.eye(3)[[0, 1, 2, 0]]
-    expected = task.loss(task.outputs(task.trained(model), x), targets)
-    teacher.net.compile(backend="aot_eager")
-    compiled = torch.compile(task.trained(model), backend="aot_eager")
-    loss = task.loss(task.outputs(compiled, x), targets)
-    assert torch.allclose(loss, expected, atol=1e-6)
-    loss.sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
-# How good it is.
-
-
-def test_a_teacher_is_told_from_chance():
-    truth = torch.arange(200) % 4
-    answers = torch.where(torch.arange(200) % 3 > 0, truth, (truth + 1) % 4)
-    score, chance, clearly = against_chance(torch.eye(4)[answers], torch.eye(4)[truth], False)
-    assert (score, clearly) == (0.665, True) and chance == pytest.approx(0.25, abs=0.02)
-    shifted = torch.eye(4)[(truth + 1) % 4]  # a good one, of classes in another order
-    assert against_chance(shifted, torch.eye(4)[truth], False)[::2] == (0.0, False)
-    common = torch.eye(4)[(torch.arange(200) > 180).long()]  # nine of ten are right when only one class is ever said
-    score, chance, clearly = against_chance(torch.eye(4)[[0] * 200], common, False)
-    assert score == pytest.approx(0.905) and chance == pytest.approx(0.905) and not clearly
-
-
-def test_a_teacher_of_several_labels_is_told_from_chance():
-    draws = torch.Generator().manual_seed(0)
-    targets = (torch.rand(300, 6, generator=draws) < 0.2).float()
-    noise = torch.randn(300, 6, generator=draws)
-    score, chance, clearly = against_chance(noise, targets, True)
-    assert not clearly and score == pytest.approx(chance, abs=0.05) and chance == pytest.approx(0.2, abs=0.05)
-    score, _, clearly = against_chance(noise + targets, targets, True)
-    assert clearly and score > 0.3
-
-
-def test_a_teacher_is_measured_on_some_images_and_draws_nothing():
-    pre = Preprocessing(size=(8, 8), crop=1.0)
-    images = make_images(30, classes=3)
-    images.numbers = np.resize(images.numbers, 3 * MEASURED // 2)
-    numbers, weighed, teacher = images.numbers, np.ones(len(images.numbers)), taught(pre, pre)
-    images.weights, state = weighed, torch.get_rng_state()
-    lines = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
-    assert "on 2,000 validation images." in lines[0]
-    assert images.numbers is numbers and images.weights is weighed
-    assert torch.equal(torch.get_rng_state(), state) and not teacher.net.training
-
-
-def test_of_images_whose_classes_come_in_turn_some_of_each_class_are_looked_at():
-    """Every third of these would be of the one class that this teacher ever says."""
-    pre, images = Preprocessing(size=(8, 8), crop=1.0), make_images(30, classes=3)
-    images.numbers, teacher = np.resize(images.numbers, 3 * MEASURED), taught(pre, pre)
-    torch.nn.init.zeros_(teacher.net.head.output.weight)
-    said, warning = how_good(teacher, Classify(CLASSES), images, Processes(), torch.float32)
-    assert 0.3 < float(said.removeprefix("Teacher: accuracy ").partition("%")[0]) / 100 < 0.37
-    assert "not clearly better than chance" in warning
-
-
-HEADER = {"recipe": {"seed": 0, "val": 0.2, "refit": "off"}, "data": "pets", "finished": True}
-
-
-@pytest.mark.parametrize(
-    ("about", "own_val", "may"),
-    [
-        (HEADER, False, False),
-        (HEADER | {"recipe": {"seed": 1, "val": 0.2, "refit": "off"}}, False, True),
-        (HEADER | {"recipe": {"seed": 0, "val": 0.1, "refit": "off"}}, False, True),
-        (HEADER | {"recipe": {"seed": 1, "val": 0.1, "refit": "off"}}, True, False),  # both validate on val/
-        (HEADER | {"recipe": {"seed": 0, "val": 0.2, "refit": "on"}}, False, True),
-        (HEADER | {"data": "birds"}, False, True),
-        (HEADER | {"data": "birds"}, True, True),
-        ({}, False, False),
-        ({"record": "of another program"}, False, False),
-    ],
-)
-def test_a_teacher_may_know_what_its_own_run_did_not_hold_out(about, own_val, may):
-    pre = Preprocessing(size=(8, 8), crop=1.0)
-    teacher = taught(pre, pre)
-    teacher.about = about
-    assert teacher.may_know(HEADER, own_val) is may
 
 
 def retold(teacher: Path, path: Path, **about) -> Path:

@@ -81,7 +81,7 @@ def write_page(
 
 def option_rows(ctx: Context) -> list[Row]:
     """For the report: model, images, device, then everything that was asked for or chosen."""
-    first = [*messages.size_rows(ctx), *(row for row in ctx.task.plan_rows(ctx) if row[0] not in ctx.config)]
+    first = [*messages.size_rows(ctx), *(row for row in ctx.plan_rows if row[0] not in ctx.config)]
     shown = {"model", "device", "precision", "image_size"}
     rest = [(name, value, ctx.why.get(name, "")) for name, value in concerning(ctx.config).items()]  # type: ignore[misc]
     return [*first, *(row for row in rest if row[0] not in shown)]
