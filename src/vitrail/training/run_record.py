@@ -126,6 +126,8 @@ def continued(record: Record, asked: TrainConfig) -> tuple[TrainConfig, TrainCon
     """The options of the run that is continued, as they were given and in full. What a machine does may change; what
     the run is may not."""
     given, full = from_dict(record.given, record.task), from_dict(record.recipe, record.task)
+    if full.optimizer == "auto":  # the record of a version whose `pretrain` had AdamW alone
+        full = full.replace(optimizer="adamw")
     wanted, default, machine = asked.to_dict(), asked.defaults, machine_options(given)
     for name in [name for name in wanted if name in default and wanted[name] != default[name] and name not in machine]:
         planned = full.get(name)
