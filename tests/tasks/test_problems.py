@@ -1,4 +1,4 @@
-"""What a report says of the data that a run has learnt from."""
+"""What a report says of the data that a run was trained on."""
 
 from tests.data.test_sources import fill
 from vitrail.data.sources.classification import open_source

@@ -71,7 +71,7 @@ def nothing(folder: Path) -> None:
         (nothing, "data", ["no data", ".csv", ".npz"]),
     ],
 )
-def test_data_that_nothing_can_be_learnt_from(tmp_path, make: Callable[[Path], None], name, words):
+def test_data_that_nothing_can_be_learned_from(tmp_path, make: Callable[[Path], None], name, words):
     make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     command = Command("train", name, *SMALL, log=tmp_path / "log")
@@ -80,7 +80,7 @@ def test_data_that_nothing_can_be_learnt_from(tmp_path, make: Callable[[Path], N
     assert sorted(tmp_path.rglob("*")) == [*before, tmp_path / "log"] or not (tmp_path / "runs").exists()
 
 
-def test_a_class_of_one_image_is_learnt_from_and_noted(tmp_path):
+def test_a_class_of_one_image_is_learned_from_and_noted(tmp_path):
     data = make_folder(tmp_path / "data", count=12, classes=2)
     make_folder(data / "rare", count=1, classes=1, start=90)
     (data / "rare" / "class 0" / "090.png").rename(data / "rare" / "090.png")

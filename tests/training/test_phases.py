@@ -23,7 +23,7 @@ OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Classes of close hues: frozen features are not enough, and tuning helps."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     for number in range(160):
         index = number % 4
         path = folder / f"class {index}" / f"{number:03d}.png"

@@ -47,10 +47,10 @@ def test_a_run_changes_only_what_may_learn_and_leaves_two_files(data, base, tmp_
     said = capsys.readouterr().out
     before, after = load_file(base), load_file(out / "model.safetensors")
     small = load_file(out / "adapter.safetensors")
-    learnt = "head" if kind == "probe" else kind
+    trained = "head" if kind == "probe" else kind
 
     for name, value in before.items():
-        if not learns(name, learnt) and not (kind == "lora" and name.endswith((".qkv.weight", ".proj.weight"))):
+        if not learns(name, trained) and not (kind == "lora" and name.endswith((".qkv.weight", ".proj.weight"))):
             assert torch.equal(value, after[name]), name
     assert {n for n in after if n not in before} == {n for n in after if is_part(n)}
     assert set(small) <= set(after) | {n for n in small if ".lora_" in n}
