@@ -39,7 +39,7 @@ def vitrail_epochs(folder: str, cache: str) -> Iterator[Callable[[], int]]:
     from vitrail.data.image_set import shrunk
     from vitrail.data.loader import Loader, epoch_order
     from vitrail.data.sources.classification import open_source
-    from vitrail.models.catalog import Preprocessing
+    from vitrail.models.preprocessing import Preprocessing
 
     source = open_source(folder, one_class=True)
     samples = [sample for split in source.splits.values() for sample in split]

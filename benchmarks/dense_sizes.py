@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.inference.precision import choose_precision
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 
 SIZES = (256, 384, 512, 768, 1024)
 PLAIN = "plain ViT"

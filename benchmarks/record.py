@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitrail.training.run_record import installed, versions
+from vitrail.environment import installed, versions
 from vitrail.whole import whole
 
 PEERS = ("timm", "transformers", "scikit-learn")

@@ -24,8 +24,8 @@ import torch
 from record import keep
 
 import vitrail
-from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
+from vitrail.models.registry import model_settings
 
 MODELS = ("vit_mini4:class_token=False,pool=mean,heads=6", "hybrid_mini4")
 OPTIONS: dict[str, Any] = {"augment": "medium", "mixup": 0.8, "cutmix": 1.0, "lr": 1e-3, "compile": "on"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from variants import Study, Variant
 
-from vitrail.models.catalog import model_settings
+from vitrail.models.registry import model_settings
 
 TOY_TRAIN, TOY_TEST = 160, 80  # of scikit-learn's digits
 ALL = {"cifar10.npz": 50_000, "tiny_imagenet.npz": 100_000}  # training images

@@ -3,8 +3,8 @@
 import torch
 
 from vitrail import create_model
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor
 
 BACKBONE = {"width": 16, "depth": 4, "heads": 2, "num_classes": 0, "image_size": 32}

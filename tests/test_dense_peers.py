@@ -9,8 +9,8 @@ import torch
 from tests.training.dense_data import make_boxes, make_masks
 from vitrail import create_model, evaluate
 from vitrail.models import Preprocessing
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-import vitrail
+from vitrail.version import __version__
 
 
 def command_line() -> str:
@@ -25,7 +25,7 @@ def versions(device: torch.device) -> dict[str, str]:
         threads = torch.get_num_threads()
         hardware = f"{platform.processor() or platform.machine()}, {threads} thread{'s' * (threads != 1)}"
     return {
-        "vitrail": vitrail.__version__,
+        "vitrail": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": installed("torchvision"),  # without the seconds that it takes to import

@@ -1,48 +1,43 @@
-"""Packages whose names come when they are first asked for: torch takes seconds to import, which help and slips of the
-fingers need not wait for."""
+"""Packages whose public names are imported when they are first asked for (PEP 562).
+
+torch takes seconds to import, and `vitrail --help` or a mistyped option need not wait for it.
+"""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 
-class Lazy(ModuleType):
-    """A package that imports what holds a name on its first use; its modules come by their names, too."""
+def lazy(package: str, names: dict[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package; `names` says which of its public names are in which module.
 
-    _homes: dict[str, str]  # name → the module that has it
+    >>> __getattr__, __dir__ = lazy(__name__, {"vitrail.data.decode": ("open_image", "to_image")})
 
-    def __getattr__(self, name: str) -> Any:
+    A type checker sees none of them, so the package also imports them under TYPE_CHECKING; a test compares the two.
+    Modules of the package are found by their names, too, whether or not anyone has imported them before.
+    """
+    homes = {name: module for module, inside in names.items() for name in inside}
+
+    def __getattr__(name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if name in self._homes:
-            value = getattr(import_module(self._homes[name]), name)
-        else:
-            value = self._module(name)
-        self.__dict__[name] = value
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name) if name in homes else _submodule(package, name)
+        vars(sys.modules[package])[name] = value  # from now on without this function
         return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # To import vitrail.training.config puts the package vitrail.train where the function vitrail.train is to be.
-        if not (name in self._homes and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._homes})
-
-    def _module(self, name: str) -> ModuleType:
-        wanted = f"{self.__name__}.{name}"
-        try:
-            return import_module(wanted)
-        except ModuleNotFoundError as error:
-            if error.name != wanted:  # it is there, and something that it needs is not
-                raise
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
+    return __getattr__, __dir__
 
 
-def lazily(package: str, names: dict[str, tuple[str, ...]]) -> None:
-    """Makes a package lazy: `names` says which of its public names are in which module. A type checker does not see
-    them, so the package also imports them under TYPE_CHECKING; a test holds the two together."""
-    module = sys.modules[package]
-    module.__dict__["_homes"] = {name: home for home, inside in names.items() for name in inside}
-    module.__class__ = Lazy
+def _submodule(package: str, name: str) -> ModuleType:
+    wanted = f"{package}.{name}"
+    try:
+        return import_module(wanted)
+    except ModuleNotFoundError as error:
+        if error.name != wanted:  # the module is there, and something that it imports is not
+            raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}") from None

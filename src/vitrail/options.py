@@ -10,7 +10,6 @@ import json
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
@@ -125,12 +124,10 @@ class Config:
         return {name: str(value) if isinstance(value, Path) else value for name, value in self._values.items()}
 
 
-@cache
 def names(kind: type[Options]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-@cache
 def helps(kind: type[Options]) -> dict[str, str]:
     """The docstring under each field, those of the group's bases included."""
     found: dict[str, str] = {}
@@ -147,7 +144,7 @@ def helps(kind: type[Options]) -> dict[str, str]:
 
 def plain_values(kinds: Iterable[type[Options]], values: Mapping[str, Any]) -> dict[str, Any]:
     """What Python passes, as the fields want it: paths and runs as strings, folders as paths."""
-    about = {each.name: (each.metadata, hint) for kind in kinds for each, hint in _hinted(kind)}
+    about = {each.name: (each.metadata, hint) for kind in kinds for each, hint in hinted(kind)}
     found = dict(values)
     for name, value in values.items():
         metadata, hint = about.get(name, ({}, None))
@@ -158,7 +155,8 @@ def plain_values(kinds: Iterable[type[Options]], values: Mapping[str, Any]) -> d
     return found
 
 
-def _hinted(kind: type[Options]) -> list[tuple[Any, Any]]:
+def hinted(kind: type[Options]) -> list[tuple[Any, Any]]:
+    """The fields of a group, each with its type."""
     hints = get_type_hints(kind)
     return [(each, hints[each.name]) for each in fields(kind)]
 

@@ -84,7 +84,7 @@ SENTENCES = {
     "start_public": "Starts from {name} with its public weights, hf://{hub}.",
     "start_shipped": "Starts from {name}, which ships inside; with --weights none, from scratch.",
     "start_shipped_instead": "For {name}, its public weights could not be had ({detail}).",
-    "start_encoder": "Starts from the encoder in {source}, a masked autoencoder: a new head on the mean of its patches.",
+    "start_encoder": "Starts from the encoder in {source}, a masked autoencoder; a new head on its patches' mean.",
     "start_backbone": "Starts from the backbone of the model in {source}.",
     "start_whole": "Starts from the whole model in {source}.",
     "start_backbone_more": "Starts from the backbone, and {count} of {total} other weights, of the model in {source}.",

@@ -13,7 +13,7 @@ from vitrail import VitrailError, create_model, save_weights
 from vitrail.cli.embed import embed
 from vitrail.cli.explain import explain
 from vitrail.doctor import diagnose
-from vitrail.models.detect import Detector
+from vitrail.models.dense.detector import Detector
 
 
 @pytest.fixture

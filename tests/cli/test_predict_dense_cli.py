@@ -11,7 +11,7 @@ from PIL import Image
 from tests.dense_models import detector, seeing_colours
 from vitrail import VitrailError
 from vitrail.cli.predict import predict
-from vitrail.cli.predict_dense import places_in
+from vitrail.tasks.dense.writing import places_in
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.predict import Predictor
 

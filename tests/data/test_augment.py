@@ -27,7 +27,7 @@ from vitrail.data.augment.images import Augmenter, Policy
 from vitrail.data.augment.random_keys import uniforms
 from vitrail.data.preprocess import fit_image, to_tensor
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CPU = torch.device("cpu")

@@ -11,20 +11,15 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
 from vitrail.data.augment.crop import Canvas, image_sizes
-from vitrail.data.augment.masks import (
-    JointAugmenter,
-    JointPolicy,
-    apart,
-    fit_mask,
-    fitted_pairs,
-    fitted_part,
-    paired,
-    shrunk_pairs,
-)
+from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fit_mask, fitted_pairs, shrunk_pairs
+from vitrail.tasks.detect.export import apart
+from vitrail.data.maps import fitted_part
+from vitrail.explain.deletion_insertion import paired
 from vitrail.data.augment.random_keys import uniforms
-from vitrail.data.sources.masks import IGNORE, open_masks, pixels_of
+from vitrail.data.sources.masks.pairs import IGNORE
+from vitrail.data.sources.masks import open_masks, pixels_of
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

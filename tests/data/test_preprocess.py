@@ -10,7 +10,7 @@ from timm.data import create_transform
 
 from vitrail.data.preprocess import fit_image, prepare, to_tensor
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.odd_files import encoded, photograph
-from vitrail.data.sources import TarMember, open_source
+from vitrail.data.samples import TarMember
+from vitrail.data.sources.classification import open_source
 from vitrail.data.sources.shards import expand, members
 from vitrail.errors import VitrailError
 

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from tests.odd_files import encoded, photograph
-from vitrail.data.sources.classification import Item, Sample, open_pictures, open_source
+from vitrail.data.samples import Item, Sample
+from vitrail.data.sources.classification import open_pictures, open_source
 from vitrail.errors import VitrailError
 
 

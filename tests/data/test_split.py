@@ -7,7 +7,8 @@ import pytest
 
 from tests.data.test_shards import shard
 from tests.data.test_sources import fill, write_csv, write_mnist
-from vitrail.data.sources.classification import Sample, open_source
+from vitrail.data.samples import Sample
+from vitrail.data.sources.classification import open_source
 from vitrail.data.split import divide, write_split
 from vitrail.errors import VitrailError
 

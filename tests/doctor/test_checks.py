@@ -22,7 +22,7 @@ from vitrail.doctor.labels import neighbour_agreement
 from vitrail.doctor.pictures import choose
 from vitrail.doctor.positions import neighbour_similarity
 from vitrail.errors import VitrailError
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 
 
 def test_numbers_are_written_as_ranges():

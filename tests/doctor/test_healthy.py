@@ -15,7 +15,7 @@ from vitrail.doctor.examine import CHECKS
 from vitrail.models import build
 from vitrail.models.tuning import tune
 from vitrail.tasks.backbones import Start
-from vitrail.training.run_record import Record, described
+from vitrail.training.run_folder import Record, described
 
 MAE = {"width": 48, "depth": 2, "heads": 3, "patch_size": 8, "image_size": 32, "decoder_width": 32, "decoder_depth": 1}
 

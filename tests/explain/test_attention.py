@@ -9,9 +9,9 @@ import vitrail
 from tests.explain.small import identity, lively, swin, uniform, uniform_swin
 from tests.parity.peers import pictures
 from vitrail import explain
-from vitrail.explain.attention import link
+from vitrail.explain.attention_analysis import link
 from vitrail.explain.looking import readout
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.models.tuning import tune
 
 

@@ -18,7 +18,8 @@ from tests.parity.peers import shake
 from vitrail import explain
 from vitrail.cli.explain import explain as cli_explain
 from vitrail.data import prepare
-from vitrail.explain.explanation import explain_picture, percent, portrait, write
+from vitrail.explain.explanation import explain_picture, portrait, write
+from vitrail.explain.image_maps import percent
 from vitrail.explain.page import section
 from vitrail.models import MaskedAutoencoder, Preprocessing
 

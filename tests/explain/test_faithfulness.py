@@ -8,7 +8,7 @@ import vitrail
 from tests.explain.small import SIZE, lively, swin
 from tests.parity.peers import pictures
 from vitrail import explain
-from vitrail.explain.faithfulness import area, paired
+from vitrail.explain.deletion_insertion import area, paired
 from vitrail.models import VisionTransformer
 
 

@@ -9,7 +9,7 @@ from tests.explain.small import identity, lively, swin, uniform
 from tests.models.test_capture import Sizes
 from tests.parity.peers import pictures
 from vitrail import explain
-from vitrail.explain.relevance import follow
+from vitrail.explain.gradient_maps import follow
 
 
 def test_one_layer_of_two_tokens_by_hand():

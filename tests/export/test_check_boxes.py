@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitrail import VitrailError
-from vitrail.export.check_boxes import Agreement, match
+from vitrail.tasks.detect.export_check import Agreement, match
 
 COUNT = 60
 

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 import vitrail
 from tests.parity.peers import shake
-from vitrail.export import export
+from vitrail.exporters import export
 
 
 def reduced(name, **changes):

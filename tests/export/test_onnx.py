@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import vitrail
 from tests.parity.peers import shake
-from vitrail.export import export, onnx
+from vitrail.exporters import export, onnx
 from vitrail.models import Preprocessing
 from vitrail.weights.onnx import OnnxModel
 
@@ -144,7 +144,7 @@ def test_resizing_by_products_is_the_antialiased_bicubic_of_torch(old, new):
 def test_a_file_that_computes_something_else_is_not_kept(exported, tmp_path, monkeypatch):
     other = vitrail.create_model("vit_ti16", depth=1, num_classes=3, image_size=64)
     run = vitrail.save_weights(shake(other, seed=5), tmp_path / "model.safetensors", name="vit_ti16")
-    room = importlib.import_module("vitrail.export")  # vitrail.export itself is the function
+    room = importlib.import_module("vitrail.exporters")  # vitrail.export itself is the function
     monkeypatch.setattr(room, "write_onnx", lambda model, path, *rest: shutil.copy(exported.path, path))
     with pytest.raises(vitrail.VitrailError, match=r"was not kept: its answers differ from the model's by up to \d"):
         export(run)

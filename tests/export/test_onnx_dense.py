@@ -10,8 +10,8 @@ from PIL import Image
 
 from tests.dense_models import BACKBONE
 from vitrail import VitrailError, create_model, load
-from vitrail.export import export
-from vitrail.models.segment import Segmenter
+from vitrail.exporters import export
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.predict import Predictor
 
 

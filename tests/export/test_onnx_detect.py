@@ -23,11 +23,11 @@ from vitrail import VitrailError, create_model, evaluate, load
 from vitrail.cli.export import export as export_verb
 from vitrail.cli.predict import predict
 from vitrail.data.sources.boxes.outlines import from_runs
-from vitrail.export import export
-from vitrail.export.detect import Boxes, apart
-from vitrail.export.onnx import OPSET, quiet
-from vitrail.models.deformable import DeformableAttention, centres
-from vitrail.models.detect import Detector
+from vitrail.exporters import export
+from vitrail.tasks.detect.export import Boxes, apart
+from vitrail.exporters.onnx import OPSET, quiet
+from vitrail.models.dense.deformable import DeformableAttention, centres
+from vitrail.models.dense.detector import Detector
 from vitrail.predict import Predictor
 from vitrail.weights.onnx import OnnxModel
 
@@ -166,7 +166,7 @@ def test_the_check_says_how_far_apart_they_are_and_keeps_no_other_model(
     ).groups()  # type: ignore[union-attr]
     assert int(same) > 0.97 * int(boxes) > 50
     assert float(score) == pytest.approx(ship.difference, rel=0.1) and float(score) < 1e-4 and float(corner) < 1e-2
-    room = importlib.import_module("vitrail.export")
+    room = importlib.import_module("vitrail.exporters")
     monkeypatch.setattr(room, "write_onnx", lambda model, path, *rest: shutil.copy(ship.file, path))
     run = load(ship.run, device="cpu")
     with torch.no_grad():

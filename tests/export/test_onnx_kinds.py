@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.models.restatements import image, randomised
-from vitrail.export.onnx import write_onnx
+from vitrail.exporters.onnx import write_onnx
 from vitrail.models import Preprocessing, VisionTransformer
+from vitrail.weights.header import header_of
 from vitrail.weights.onnx import OnnxModel
-from vitrail.weights.save import header_of
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
 

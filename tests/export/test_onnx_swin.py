@@ -6,7 +6,7 @@ import torch
 
 import vitrail
 from tests.models.restatements import image, randomised
-from vitrail.export import export
+from vitrail.exporters import export
 from vitrail.models import Preprocessing, SwinTransformer, VisionTransformer
 from vitrail.weights.onnx import OnnxModel
 

@@ -8,8 +8,8 @@ from tests.odd_files import photograph
 from tests.training.support import Narrow
 from vitrail import VitrailError
 from vitrail.data.image_set import fitted
+from vitrail.data.loader import Subset, read_subset
 from vitrail.data.samples import Sample
-from vitrail.data.subset import Subset, read_subset
 from vitrail.distributed import Processes
 from vitrail.inference.forward import Forward
 from vitrail.models import Preprocessing, create_model

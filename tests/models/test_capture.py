@@ -11,7 +11,7 @@ from tests.models.unfused import MODELS, SIZES, SWIN, VIT, as_tuple, close, join
 from vitrail.errors import VitrailError
 from vitrail.models import SwinTransformer, VisionTransformer, capture, create_model
 from vitrail.models import attention as attention_module
-from vitrail.models.maps import ClassRows
+from vitrail.models.attention_scores import ClassRows
 from vitrail.models.tuning import tune
 
 
@@ -388,7 +388,7 @@ def test_maps_are_printed_as_one_line():
         assert repr(maps) == "AttentionMaps(none of 3 layers yet)"
         model(x)
     assert str(maps) == f"AttentionMaps(layers 0, 2: {[*maps[0].shape]})"
-    assert "grid" not in repr(maps.layouts) and repr(maps.layouts) == "Layers(layers 0, 2: Layout)"
+    assert "grid" not in repr(maps.layouts) and repr(maps.layouts) == "Layers(layers 0, 2: TokenLayout)"
     with capture(model, reduce="cls_row") as maps:
         model(x)
     assert str(maps) == f"AttentionMaps(layers 0 to 2: {[*maps[0].shape]})"

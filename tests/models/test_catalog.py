@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.errors import VitrailError
 from vitrail.models import MAESettings, SwinSettings, ViTSettings, catalog, create_model, list_models, resolve
-from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
+from vitrail.models.registry import model_settings
 
 ENTRIES = list(catalog())
 TIMM = set(timm.list_models())

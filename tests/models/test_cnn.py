@@ -13,12 +13,12 @@ from tests.odd_files import photograph
 from tests.training.support import SMALL, differences, make_folder, make_images, make_trainer, rows, small_options
 from tests.training.test_distributed import start, together
 from vitrail import VitrailError
-from vitrail.export import export
+from vitrail.exporters import export
 from vitrail.models import CNNSettings, ConvNet
 from vitrail.models.cnn import architectures
 from vitrail.models.cost import cost
 from vitrail.training import loop
-from vitrail.training.optimizers import RunningAverage, statistics
+from vitrail.training.optimization import RunningAverage, statistics
 
 TINY = "tv:shufflenet_v2_x0_5"  # 0.3 M parameters without its head
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail import VitrailError
-from vitrail.models.deformable import DeformableAttention, centres, extents, sample_levels
+from vitrail.models.dense.deformable import DeformableAttention, centres, extents, sample_levels
 
 GRIDS = [(5, 7), (3, 4), (1, 2)]
 

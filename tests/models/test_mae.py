@@ -1,11 +1,20 @@
 """The masked autoencoder: what is hidden stays hidden, the loss is what the paper says, pictures come back right."""
 
+import copy
+import json
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 
 from tests.models.restatements import block, image, linear, norm, patches, randomised
+from vitrail.errors import VitrailError
+from vitrail.models import MAESettings, ViTSettings, create_model
 from vitrail.models.mae import MaskedAutoencoder, patch_statistics
+from vitrail.weights import model_from, read_checkpoint, save_weights
 
 TINY = {
     "image_size": (16, 24),  # 4×6 patches
@@ -184,3 +193,39 @@ def test_gradient_checkpointing_reaches_encoder_and_decoder_and_changes_no_gradi
     assert saved[1][0] < saved[0][0] / 2
     assert torch.allclose(saved[0][1], saved[1][1], atol=1e-6)
     assert torch.allclose(saved[0][2], saved[1][2], atol=1e-6)
+
+
+def test_settings_hold_an_encoder_and_what_trains_it():
+    settings = MAESettings(ViTSettings(width=24, heads=2, num_classes=0, position="learned"), mask_ratio=0.5)
+    assert not isinstance(settings, ViTSettings)
+    assert [field.name for field in fields(settings)] == [
+        "encoder", "decoder_width", "decoder_depth", "decoder_heads", "mask_ratio", "norm_pix",
+    ]  # fmt: skip
+    assert settings.encoder.width == settings.width == 24
+    assert MaskedAutoencoder(settings, encoder=replace(settings.encoder, depth=1)).encoder.settings.depth == 1
+    with pytest.raises(FrozenInstanceError):
+        settings.mask_ratio = 0.9
+
+
+def test_settings_of_the_encoder_go_by_their_own_names_too():
+    settings = MAESettings(width=24, heads=2, image_size=32, decoder_width=12)
+    assert settings == MAESettings(replace(MAESettings().encoder, width=24, heads=2, image_size=32), decoder_width=12)
+    larger = replace(settings, image_size=(32, 48), mask_ratio=0.5)
+    assert (larger.image_size, larger.grid, larger.mask_ratio, larger.width) == ((32, 48), (2, 3), 0.5, 24)
+    assert {settings: 1}[copy.deepcopy(settings)] == {settings: 1}[pickle.loads(pickle.dumps(settings))] == 1
+    assert not hasattr(settings, "windows")
+    with pytest.raises(VitrailError, match="'widht' is not a setting of MAE models"):
+        create_model("mae_b16", widht=24)
+
+
+def test_settings_are_stored_flat_as_in_version_0_2(tmp_path):
+    """One name each, the encoder's first: what 0.2.1 wrote and reads."""
+    path = save_weights(tiny(mask_ratio=0.5, registers=1), tmp_path / "mae.safetensors")
+    with safe_open(path, "pt") as file:
+        stored = json.loads(file.metadata()["vitrail"])["settings"]
+    names = ["family", *(field.name for field in fields(ViTSettings))]
+    assert [*stored] == [*names, "decoder_width", "decoder_depth", "decoder_heads", "mask_ratio", "norm_pix"]
+    assert (stored["family"], stored["width"], stored["registers"], stored["mask_ratio"]) == ("mae", 16, 1, 0.5)
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.settings == tiny(mask_ratio=0.5, registers=1).settings
+    assert model_from(checkpoint, image_size=32).encoder.settings.image_size == (32, 32)

@@ -11,15 +11,14 @@ from tests.models.restatements import class_logits, image, randomised, vit_token
 from vitrail.models.attention import rotate
 from vitrail.models.position import (
     KINDS,
-    RULES,
     FactorisedPosition,
     LearnedPosition,
     RelativePosition,
     RotaryPosition,
+    SinCos1dPosition,
     SinCosPosition,
-    relative_index,
-    resize_grid,
 )
+from vitrail.models.grid import RULES, relative_index, resize_grid
 from vitrail.models.vit import VisionTransformer
 
 TINY = {"image_size": (12, 20), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}  # grid 3×5
@@ -54,7 +53,7 @@ def test_sincos_in_two_dimensions_is_columns_then_rows_sine_then_cosine():
 
 
 def test_sincos_in_one_dimension_counts_in_raster_order():
-    table = SinCosPosition(8, (3, 5), "timm", two_dimensional=False).table
+    table = SinCos1dPosition(8, (3, 5), "timm").table
     for row in range(3):
         for column in range(5):
             index = 5 * row + column

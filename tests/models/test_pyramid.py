@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from vitrail import VitrailError, create_model
-from vitrail.models.adapter import ViTAdapter
-from vitrail.models.pyramid import STRIDES, make_pyramid, resample, to_stride
+from vitrail.models.dense.adapter import ViTAdapter
+from vitrail.models.dense.backbone import make_pyramid
+from vitrail.models.dense.pyramid import STRIDES, resample, to_stride
 
 SMALL = {"depth": 4, "width": 48, "heads": 3, "num_classes": 0}
 SIZES = [(64, 96), (70, 50), (33, 100)]

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from vitrail import VitrailError, create_model
-from vitrail.models.segment import Segmenter, SegmenterSettings, enlarged
+from vitrail.models.dense.segmenter import Segmenter, enlarged
+from vitrail.models.dense.settings import SegmenterSettings
 from vitrail.models.windows import bands, window_labels
 from vitrail.tasks.segment.objective import Segment
 

@@ -15,7 +15,7 @@ SHAPES = [(2, 3, 64, 16), (1, 2, 65, 16), (2, 2, 17, 24), (1, 2, 64, 32), (1, 1,
 
 PROGRAM = """
 import json, sys, torch
-from vitrail.models.short import short_attention
+from vitrail.models.kernels.short_attention import short_attention
 
 device, errors = sys.argv[1], []
 for b, h, n, d in json.loads(sys.argv[2]):
@@ -41,7 +41,7 @@ def test_attention_over_few_tokens_and_its_gradients_are_those_of_plain_products
 
 def test_the_compiler_takes_its_presence_for_a_constant():
     """The mark is set by hand, for the decorator imports the compiler; this is the decorator's own."""
-    from vitrail.models.short import can_build
+    from vitrail.models.kernels.short_attention import can_build
 
     def marked() -> bool:
         return True

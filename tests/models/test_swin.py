@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.models.restatements import attention, image, linear, mlp, norm, randomised
 from vitrail.models import capture
-from vitrail.models.position import resize_grid
+from vitrail.models.grid import resize_bias_table, resize_grid
 from vitrail.models.shifted_windows import ShiftedWindows, partition, unpartition
 from vitrail.models.swin import (
     ContinuousBias,
@@ -17,7 +17,6 @@ from vitrail.models.swin import (
     SwinBlock,
     SwinSettings,
     SwinTransformer,
-    resize_bias_table,
 )
 
 TINY = {"image_size": 24, "patch_size": 2, "width": 8, "depths": (2, 2), "heads": (2, 4), "window": 3, "num_classes": 5}

@@ -10,9 +10,9 @@ from torch import nn
 
 from vitrail.errors import VitrailError
 from vitrail.models import build, capture, catalog, create_model
-from vitrail.models.attention import Layout
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.attention import TokenLayout
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.models.tuning import PARTS, Lora, freeze, is_part, learns, merge, tune, untune
 from vitrail.weights.load import without_memory
 
@@ -201,7 +201,7 @@ def test_maps_and_their_gradients_beside_prompts_are_those_of_plain_attention():
     layer = tune(small("vit"), "prompt", tokens=4).requires_grad_(True).blocks[0].attention
     x, flow = torch.randn(2, 17, 64), torch.randn(2, 17, 64)
     with capture(layer, gradients=True) as maps:
-        out = layer(x, layout=Layout((4, 4), ("class",)))
+        out = layer(x, layout=TokenLayout((4, 4), ("class",)))
     out.backward(flow)
 
     tokens = torch.cat([layer.prompts.expand(2, -1, -1), x], dim=1)

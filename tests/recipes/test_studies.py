@@ -23,7 +23,6 @@ from PIL import Image
 from variants import slug
 
 import vitrail
-from vitrail.models.catalog import model_settings
 from vitrail.models.cost import cost
 from vitrail.training.config import Recipe
 

@@ -21,7 +21,7 @@ from vitrail.report.heat_map import heat_map
 from vitrail.report.model_report import write_report
 from vitrail.report.numbers import number, percent
 from vitrail.tasks.classify import metrics
-from vitrail.tasks.classify.mistakes import confident_mistakes, hardest_images
+from vitrail.tasks.classify.page import confident_mistakes, hardest_images
 
 VOID = {"meta", "img", "br", "input", "wbr"}
 HOSTILE = ["</script><script>alert(1)</script>", "\"><img src=x onerror='alert(2)'>", "a & b < c", "猫", "עברית"]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.dense_models import detector, seeing_colours
 from vitrail import VitrailError
-from vitrail.models.detect import viewing_size
+from vitrail.models.dense.detector import viewing_size
 from vitrail.predict import Predictor
 from vitrail.serve.answers import Asked, Studio
 from vitrail.serve.views import Lens, View

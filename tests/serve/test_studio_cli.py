@@ -9,7 +9,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.serve.guard import is_loopback, split_host
 from vitrail.serve.run import called, listen
-from vitrail.weights.checkpoint import HEADER
+from vitrail.weights.header import HEADER
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture) -> str:

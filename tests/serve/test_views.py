@@ -19,7 +19,7 @@ from vitrail.serve.pictures import MOST_SAMPLES, Gone, ImageSet, find_samples
 from vitrail.serve.run import opened, samples_of
 from vitrail.serve.strip import principal, stages, turned
 from vitrail.serve.views import KEPT_VIEWS, Lens, Request, View, Views
-from vitrail.training.run_record import Record
+from vitrail.training.run_folder import Record
 
 
 def lens(name: str = "vit_ti16", size: int = 64, **settings) -> Lens:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from vitrail.data.sources.masks import IGNORE
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.tasks.segment.drawing import (
     case,

@@ -19,8 +19,8 @@ from tests.odd_files import photograph
 from vitrail.cli import main
 from vitrail.data.augment.images import Augmenter, Policy
 from vitrail.data.image_set import shrunk
+from vitrail.data.loader import Subset, read_subset
 from vitrail.data.samples import Item, Sample
-from vitrail.data.subset import Subset, read_subset
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing, create_model
 from vitrail.tasks.classify.objective import Classify

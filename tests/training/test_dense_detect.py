@@ -13,10 +13,12 @@ from tests.training.support import Command, differences, rows
 from tests.training.test_distributed import together
 from vitrail import VitrailError
 from vitrail.training.config import Recipe
-from vitrail.training.dense.finish import shown_cases, spread
+from vitrail.tasks.dense.cases import shown_cases
+from vitrail.explain.looking import spread
 from vitrail.training.dense.loop import DenseTrainer
-from vitrail.training.dense.plan import DenseFacts, fill_dense, viewing_sides
-from vitrail.training.trainer import Settings
+from vitrail.training.dense.plan import DenseFacts, fill_dense
+from vitrail.tasks.detect.task import viewing_sides
+from vitrail.models.building import Settings
 from vitrail.weights import read_checkpoint
 
 STEP = "vitrail.training.trainer.Trainer._step"

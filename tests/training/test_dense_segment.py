@@ -14,8 +14,8 @@ from tests.training.dense_data import SEGMENT, make_masks
 from tests.training.support import Command, differences, rows
 from tests.training.test_distributed import together
 from vitrail import VitrailError
-from vitrail.models.segment import Segmenter
-from vitrail.training.optimizers import depths_of, parameter_groups
+from vitrail.models.dense.segmenter import Segmenter
+from vitrail.training.optimization import depths_of, parameter_groups
 from vitrail.weights import read_checkpoint
 
 STEP = "vitrail.training.trainer.Trainer._step"

@@ -16,7 +16,7 @@ from tests.training.support import QUIET, SMALL, Command, differences, make_fold
 from tests.training.test_distributed import together
 from vitrail import VitrailError
 from vitrail.models import create_model
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.reasons import Reason
 from vitrail.tasks.classify.teacher import weights_digest
 from vitrail.weights import model_from, read_checkpoint, save_weights

@@ -12,7 +12,7 @@ from tests.training.support import make_folder, small_options
 from vitrail import VitrailError
 from vitrail.console import Console
 from vitrail.training.messages import Kept, advise_shorter, show_epoch, show_step, show_uncompiled
-from vitrail.training.run_record import read_record
+from vitrail.training.run_folder import read_record
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from vitrail.models import create_model
 from vitrail.models.tuning import tune
 from vitrail.training import muon
 from vitrail.training.muon import Muon, orthogonal
-from vitrail.training.optimizers import hidden, make_optimizer
+from vitrail.training.optimization import hidden, make_optimizer
 from vitrail.training.signals import Stopped
 
 

@@ -14,7 +14,7 @@ import vitrail
 from tests.training.support import differences, make_folder, rows, small_options, watch_steps
 from vitrail import VitrailError
 from vitrail.models import create_model
-from vitrail.training.run_record import read_record
+from vitrail.training.run_folder import read_record
 from vitrail.training.signals import Stopped
 from vitrail.weights import save_weights
 

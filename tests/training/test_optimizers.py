@@ -4,7 +4,8 @@ import pytest
 from torch import nn
 
 from vitrail.models import create_model
-from vitrail.training.optimizers import decays, parameter_groups
+from vitrail.models.classifier import decays
+from vitrail.training.optimization import parameter_groups
 
 
 def rates(model: nn.Module, **options: float) -> dict[str, tuple[float, float]]:

@@ -102,7 +102,7 @@ def test_a_run_killed_in_its_refit_ends_with_the_same_bits(run, data, weights, t
     for at in (
         (step, 4 * 8 + 5, signal.SIGKILL),  # in the first epoch of the refit
         (step, 12, signal.SIGKILL),  # in the second, after a resumption
-        ("vitrail.training.outputs.write_report", 1, signal.SIGKILL),
+        ("vitrail.training.run_folder.write_report", 1, signal.SIGKILL),
         ("vitrail.weights.save.save_file", 1, signal.SIGKILL),  # the last file
     ):
         resume = ["--resume"] if folder.exists() else []

@@ -13,9 +13,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from vitrail.training.plan import Facts, fill
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
 from vitrail.training.pretrain.plan import fill_pretraining, policy_for
-from vitrail.training.pretrain.start import start_autoencoder
+from vitrail.tasks.reconstruct.start import start_autoencoder
 
 import vitrail
 from tests.odd_files import photograph
@@ -28,7 +29,8 @@ from vitrail.models.heads import classifiers
 from vitrail.tasks.backbones import start_model
 from vitrail.tasks.classify.objective import Classify
 from vitrail.tasks.reconstruct.objective import Reconstruct
-from vitrail.training import PretrainRecipe, linear, loop
+from vitrail.training import PretrainRecipe, loop
+from vitrail.training.optimization import linear
 from vitrail.training.config import Recipe
 from vitrail.weights import read_checkpoint
 

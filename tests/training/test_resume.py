@@ -15,8 +15,8 @@ import vitrail
 from tests.training.support import SMALL, Command, differences, make_folder, rows, small_options, watch_steps
 from vitrail import VitrailError
 from vitrail.training import listeners
+from vitrail.training.run_folder import load_state
 from vitrail.training.signals import Stopped
-from vitrail.training.state import load_state
 from vitrail.training.trainer import Trainer
 
 # Everything random is on: drop path, augmentation, mixup, cutmix (not in the last epoch), EMA. An epoch has 10 steps.

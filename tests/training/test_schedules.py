@@ -5,7 +5,7 @@ import pytest
 
 from tests.training.support import make_folder, make_trainer, rows, small_options
 from vitrail import train
-from vitrail.training.schedules import SCHEDULES, rate_factor
+from vitrail.training.optimization import SCHEDULES, rate_factor
 
 STEPS, WARMUP = 100, 10
 PROGRESS = np.arange(STEPS - WARMUP) / (STEPS - WARMUP - 1)  # 0 … 1, after the warm-up

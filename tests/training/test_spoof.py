@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vitrail.training.plan import Facts, fill, policy_of
-from vitrail.training.spoof import scored_faces
+from vitrail.tasks.planning import Facts
+from vitrail.training.plan import fill
+from vitrail.tasks.classify.plan import policy_of
+from vitrail.tasks.spoof.evaluate import scored_faces
 
 import vitrail
 from tests.training.support import SMALL, Command, differences, small_options

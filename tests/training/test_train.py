@@ -17,8 +17,8 @@ import vitrail
 from tests.odd_files import photograph, write_hard_folder
 from tests.training.support import make_folder, rows, small_options
 from vitrail.data.image_set import shrunk
+from vitrail.data.loader import read_subset
 from vitrail.data.sources.classification import open_source
-from vitrail.data.subset import read_subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, create_model

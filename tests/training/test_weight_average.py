@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.training.support import make_trainer
-from vitrail.training.weight_average import RunningAverage
+from vitrail.training.optimization import RunningAverage
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.2])

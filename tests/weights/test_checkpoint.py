@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 import vitrail
 from tests.weights.small import FAMILIES, VIT, output, pth, small
 from vitrail import VitrailError
-from vitrail.models.catalog import model_settings
+from vitrail.models.checks import setting_values
+from vitrail.models.registry import model_settings
 from vitrail.weights import model_from, read_checkpoint, timm
 from vitrail.weights.load import without_memory
 
@@ -61,12 +62,12 @@ def test_config_of_timm_decides(tiny):
         (tiny.parent / "config.json").write_text(json.dumps({"architecture": architecture}))
         checkpoint = quietly(tiny.parent)
         assert (checkpoint.name, checkpoint.preprocessing.mean) == (name, mean)
-        assert quietly(tiny.parent, model=name).name == name
+        assert quietly(tiny.parent, architecture=name).name == name
 
 
 def test_config_of_timm_goes_before_the_caller_who_is_told(tiny):
     (tiny.parent / "config.json").write_text(json.dumps({"architecture": "deit_tiny_patch16_224"}))
-    checkpoint, text = aloud(tiny.parent, model="vit_ti16")
+    checkpoint, text = aloud(tiny.parent, architecture="vit_ti16")
     assert checkpoint.name == "deit_ti16"
     assert "vit_ti16 was not followed" in text
 
@@ -84,14 +85,14 @@ def test_config_of_timm_overrules_preprocessing_and_pooling(tiny):
 def test_config_that_names_no_model_here_or_another_shape_leaves_it_to_the_rest(tiny):
     for architecture in ("vit_wonderful", "vit_base_patch16_224"):
         (tiny.parent / "config.json").write_text(json.dumps({"architecture": architecture}))
-        assert quietly(tiny.parent, model="deit_ti16").name == "deit_ti16"
+        assert quietly(tiny.parent, architecture="deit_ti16").name == "deit_ti16"
 
 
 def test_caller_goes_before_the_name_of_the_folder(tmp_path):
     path = file_of("vit_ti16", tmp_path / "deit_tiny_in1k" / "model.safetensors")
-    checkpoint = quietly(path, model="vit_ti16")
+    checkpoint = quietly(path, architecture="vit_ti16")
     assert (checkpoint.name, checkpoint.preprocessing.mean) == ("vit_ti16", HALF)
-    assert quietly(path, model="ViT-Ti/16").name == "vit_ti16"
+    assert quietly(path, architecture="ViT-Ti/16").name == "vit_ti16"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_heads_said_by_the_caller_rule_out_models_with_other_heads(tmp_path):
 )
 def test_model_that_contradicts_the_shapes_is_one_sentence(model, said, tiny):
     with pytest.raises(VitrailError) as caught:
-        read_checkpoint(tiny, model=model)
+        read_checkpoint(tiny, architecture=model)
     text = str(caught.value)
     assert f"{tiny} is not a checkpoint of {model}: it has " in text
     assert said in text
@@ -173,7 +174,7 @@ def test_model_that_contradicts_the_shapes_is_one_sentence(model, said, tiny):
 
 def test_model_of_the_caller_says_nothing_about_classes_channels_or_size(tmp_path):
     path = file_of("vit_b16", tmp_path / "x.safetensors", num_classes=37, image_size=384, channels=1)
-    checkpoint = quietly(path, model="vit_b16")
+    checkpoint = quietly(path, architecture="vit_b16")
     settings = checkpoint.settings
     assert (settings.num_classes, settings.image_size, settings.channels) == (37, (384, 384), 1)
     assert checkpoint.preprocessing.size == (384, 384)
@@ -182,7 +183,7 @@ def test_model_of_the_caller_says_nothing_about_classes_channels_or_size(tmp_pat
 
 def test_unknown_model_of_the_caller_suggests_the_nearest(tiny):
     with pytest.raises(VitrailError, match='Did you mean "vit_b16"'):
-        read_checkpoint(tiny, model="vit_b61")
+        read_checkpoint(tiny, architecture="vit_b61")
 
 
 @pytest.mark.parametrize(
@@ -213,8 +214,8 @@ def test_shapes_alone_decide_where_they_can(name, changes, tmp_path):
         checkpoint = quietly(path)
     assert checkpoint.name == name
     settings = model_settings(name, **changes)
-    expected = {**vars(settings), "padding": "timm", "position_rule": checkpoint.settings.position_rule}
-    found = vars(checkpoint.settings)
+    expected = {**setting_values(settings), "padding": "timm", "position_rule": checkpoint.settings.position_rule}
+    found = setting_values(checkpoint.settings)
     assert {key: (value, expected[key]) for key, value in found.items() if value != expected[key]} == {}
 
 
@@ -246,7 +247,7 @@ def test_table_that_is_not_square_is_read_once_its_size_is_said(tmp_path):
 
 def test_image_size_that_contradicts_the_table_is_refused(tiny):
     with pytest.raises(VitrailError, match=r"one for images of \(224, 224\), not of \(384, 384\)"):
-        read_checkpoint(tiny, model="vit_ti16", image_size=384)
+        read_checkpoint(tiny, architecture="vit_ti16", image_size=384)
 
 
 def test_incomplete_checkpoint_names_what_is_missing(tmp_path):
@@ -285,7 +286,7 @@ def test_config_of_transformers_decides_heads_epsilon_and_activation(tmp_path):
     with torch.no_grad():
         assert torch.allclose(output(model_from(checkpoint), x), reference(x).logits, atol=1e-5)
     with pytest.raises(VitrailError, match=r"it has .*heads 12 \(not 3\)"):
-        read_checkpoint(tmp_path, model="vit_ti16")
+        read_checkpoint(tmp_path, architecture="vit_ti16")
 
 
 def test_processor_of_transformers_that_crops_is_understood(tmp_path):

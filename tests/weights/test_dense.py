@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from vitrail import VitrailError, create_model
-from vitrail.models.detect import Detector
-from vitrail.models.segment import Segmenter
+from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.weights import load_weights, model_from, read_checkpoint, save_weights
-from vitrail.weights.checkpoint import backbone_of, settings_from_dict, settings_to_dict
+from vitrail.weights.checkpoint import backbone_of
+from vitrail.weights.header import settings_from_dict, settings_to_dict
 
 BACKBONES = {
     "vit": ("deit_ti16", {"width": 16, "depth": 4, "heads": 2, "image_size": (32, 48), "registers": 1}),

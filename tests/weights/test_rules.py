@@ -5,7 +5,7 @@ import torch
 
 from tests.weights.small import FAMILIES, small
 from vitrail.weights import google, hf, timm, torchvision
-from vitrail.weights.rules import STACK2, STACK3, Layout, Rule, Template, group_names
+from vitrail.weights.rules import STACK2, STACK3, Rule, Template, WeightLayout, group_names
 from vitrail.weights.save import _tables
 
 LAYOUTS = {
@@ -66,7 +66,7 @@ def test_rule_with_a_part_missing_uses_nothing():
 
 def test_layout_names_what_it_does_not_know_but_not_what_it_ignores():
     rules = (Rule("norm.{p}", "final.{p}"),)
-    layout = Layout("x", "vit", (), rules, {}, ignore="index$", older=((r"^last\.", "final."),), prefixes="model")
+    layout = WeightLayout("x", "vit", (), rules, {}, ignore="index$", older=((r"^last\.", "final."),), prefixes="model")
     state = {"model.last.weight": torch.ones(2), "extra": torch.ones(1), "model.index": torch.ones(1)}
     ours, unknown = layout.read(state)
     assert list(ours) == ["norm.weight"]

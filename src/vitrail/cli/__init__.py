@@ -6,8 +6,8 @@ import sys
 import warnings
 from typing import Any
 
-from vitrail import __version__
 from vitrail.errors import VitrailError, nearest
+from vitrail.version import __version__
 
 VERBS = (
     "train", "pretrain", "evaluate", "predict", "embed", "explain", "studio", "doctor", "export", "data", "models",

@@ -43,27 +43,21 @@ def inspect(
     from vitrail.cli.pictures import progress, writing
     from vitrail.data.existence import check_exists
     from vitrail.errors import VitrailError
+    from vitrail.tasks import registry
 
     if image_size is not None and image_size < 1:
         raise VitrailError(f"--image-size must be at least 1, got {image_size}.")
-    check_exists(data, task)
+    name = "reconstruct" if task == "pretrain" else task
+    registry.check(name)
+    check_exists(data, registry.expects(name), registry.takes_names(name))
     _check_writable(out)  # better known now than after an hour of pictures
     from vitrail.data import inspect as inspection  # brings torch, as do the others
     from vitrail.data.inspect import sheet
-    from vitrail.data.inspect.faces import faces_as_they_are
-    from vitrail.data.sources.boxes import open_boxes
-    from vitrail.data.sources.classification import open_pictures, open_source
-    from vitrail.data.sources.masks import open_masks
-    from vitrail.tasks.data_sheet import data_sheet
 
     sheet.kind_of(out)  # which refuses what it can't be drawn as
     warnings.filterwarnings("ignore", module="PIL")  # about a file, without its name; what matters is listed below
     with writing(json) as report:
-        opens: dict[str, Any] = {
-            "classify": open_source, "segment": open_masks, "detect": open_boxes, "spoof": faces_as_they_are,
-            "pretrain": open_pictures,
-        }  # fmt: skip
-        source = opens[task](data)
+        source = registry.task(name).inspected(data)
         with progress(len(source)) as advance:
             found = inspection.inspect(source, workers, lambda *_: advance())
         pre = suited(found, image_size)
@@ -73,11 +67,10 @@ def inspect(
     print()
     if json:
         print(f"All of this as JSON: {json}")
-    if found.seen and task not in ("segment", "detect"):
-        print(f"What the model will see: {sheet.picture(source, out, pre, found)}")
-    elif found.seen:
-        what = "masks" if task == "segment" else "boxes"
-        print(f"Pictures with their {what}: {data_sheet(source, out)}")
+    if found.seen:
+        drawn = registry.task(name).draw_samples(source, out)
+        title, path = drawn or ("What the model will see", sheet.picture(source, out, pre, found))
+        print(f"{title}: {path}")
     return 1 if found.unreadable or (found.labelled and found.labelled.flawed) else 0
 
 
@@ -88,15 +81,14 @@ def suited(found: Any, side: int | None) -> Any:
     from torch.cuda import is_available
 
     from vitrail.models import resolve
-    from vitrail.training import start
-    from vitrail.training.run import typical_side
+    from vitrail.tasks import backbones
 
     split = next((split for split, looks in found.looks.items() if any(looks)), None)
     samples = [] if split is None else found.source.splits[split]
     readable = [sample for sample, look in zip(samples, found.looks.get(split, []), strict=True) if look]
-    largest = typical_side(readable) if readable else 0
-    side = side or start.suited_side(largest)
-    return replace(resolve(start.suited(largest, is_available()))[0].preprocessing, size=(side, side))
+    largest = backbones.typical_side(readable) if readable else 0
+    side = side or backbones.suited_side(largest)
+    return replace(resolve(backbones.suited(largest, is_available()))[0].preprocessing, size=(side, side))
 
 
 def show(found: Any, image_size: int) -> None:

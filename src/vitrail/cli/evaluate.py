@@ -81,9 +81,9 @@ def evaluate(
     from vitrail.data.existence import ANY, check_exists
 
     check_exists(data, ANY)
-    from vitrail.console import View  # brings torch
+    from vitrail.console import Console
 
-    model, view = needed(model), View()
+    model, view = needed(model), Console()
     shows: dict[str, Any] = {}
 
     def progress(what: str, done: int, total: int) -> None:

@@ -91,7 +91,7 @@ def numbered(layer: int | None, predictor: "Predictor") -> int | None:
     """A block as people count, from 1, as Python does, from 0."""
     from vitrail.errors import VitrailError
     from vitrail.explain.looking import seeing
-    from vitrail.models.capture import attention_layers
+    from vitrail.models.attention_maps import attention_layers
 
     depth = len(attention_layers(seeing(predictor.model)))
     if layer is None or -depth <= layer < 0:
@@ -113,8 +113,9 @@ def explain_each(
     from vitrail.cli.pictures import progress
     from vitrail.errors import VitrailError
     from vitrail.explain import figures
-    from vitrail.explain.explanation import percent, portrait, write
-    from vitrail.explain.faithfulness import usable
+    from vitrail.explain.deletion_insertion import usable
+    from vitrail.explain.explanation import portrait, write
+    from vitrail.explain.image_maps import percent
     from vitrail.explain.page import document, model_section, section
     from vitrail.inference.decoding import named
 

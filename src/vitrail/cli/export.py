@@ -27,7 +27,7 @@ def export(
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
         image_size: Side of the pictures it will get; the model's own by default.
     """
-    from vitrail.export import export as write
+    from vitrail.exporters import export as write
     from vitrail.weights.shipped import default_model
 
     def tell(words: str) -> None:

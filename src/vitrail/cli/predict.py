@@ -1,8 +1,5 @@
 """`vitrail predict`: classes, masks or boxes for pictures and folders of pictures."""
 
-import csv as csv_format
-import json as json_format
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,7 +47,6 @@ def predict(
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, to_the_end, writing
-    from vitrail.cli.predict_dense import predict_dense
     from vitrail.errors import VitrailError
 
     for option, value in (("--top", top), ("--window", window), ("--batch-size", batch_size)):
@@ -63,8 +59,7 @@ def predict(
 
     good: list[Path] = []
     bad: list[str] = []
-    as_json: list[dict[str, Any]] = []
-    # Opened first: that a table can't be written is better known now than after an hour of pictures.
+    # Opened first: that a table can't be written is better known now than after an hour of images.
     with (
         to_the_end(any((csv, json, out))),
         writing(csv, rows=good) as csv_file,
@@ -72,66 +67,40 @@ def predict(
     ):
         predictor = load(needed(model), architecture, image_size, device, fit)
         given: dict[str, Any] = {"top": top, "csv": csv, "flip": flip or None, "crops": None if crops == 1 else crops}
-        given |= {"out": out, "window": window, "threshold": threshold}
-        _refuse_foreign(predictor.task, given)
-        if predictor.task != "classify":
-            predict_dense(predictor, paths, out, json_file, window, threshold, batch_size, good, bad)
-            return report_skipped(bad, len(paths), json)
-        rows = csv_format.writer(csv_file) if csv_file else None
-        if rows:
-            rows.writerow(["path", "label", "index", "probability"])
+        _refuse_foreign(predictor, given | {"out": out, "window": window, "threshold": threshold})
+        options = {
+            "top": top, "csv": csv_file, "json": json_file, "out": out, "window": window, "threshold": threshold,
+            "flip": flip, "crops": crops, "batch_size": batch_size,
+        }  # fmt: skip
+        writer = predictor.kind.writer(predictor, options)
         try:
             with progress(len(paths), batch_size) as advance:
-                for path, one in zip(
-                    paths, predictor.stream(paths, batch_size=batch_size, flip=flip, crops=crops), strict=True
-                ):
+
+                def failed(error: Exception) -> None:
+                    bad.append(str(error))
                     advance()
-                    if one.values is None:
-                        bad.append(str(one.error))
-                        continue
-                    shown = predictor.ranked(one.values, top)
-                    show(path, shown)
-                    if rows:
-                        best = predictor.ranked(one.values, None if predictor.multi_label else 1)
-                        rows.writerow([path, *as_cells(best)])
-                    if json_file:
-                        as_json.append({"path": str(path), "predictions": [asdict(p) for p in shown]})
+
+                for path, answer in writer.each(paths, failed):
+                    writer.write(path, answer)
                     good.append(path)
+                    advance()
         finally:  # also of whoever interrupts
-            if json_file:
-                json_format.dump(as_json, json_file, indent=2, ensure_ascii=False)
+            writer.close()
+        if out is not None and good:
+            print(f"Images and files of {len(good):,} in {out}")
         return report_skipped(bad, len(paths), csv or json)
 
 
-# What only makes sense for some runs.
-FOREIGN = {
-    "classify": ("out", "window", "threshold"),
-    "segment": ("top", "csv", "flip", "crops", "threshold"),
-    "detect": ("top", "csv", "flip", "crops", "window"),
-}
-
-
-def _refuse_foreign(task: str, given: dict[str, Any]) -> None:
+def _refuse_foreign(predictor: Any, given: dict[str, Any]) -> None:
+    """Options that say nothing of the answers of this model."""
     from vitrail.errors import VitrailError
 
-    instead = "--csv and --json" if task == "classify" else "--out and --json"
-    for name in FOREIGN[task]:
-        if given[name] is not None:
-            raise VitrailError(f"--{name} is of no use to a run that was made to {task}; files come with {instead}.")
-
-
-def show(path: Path, predictions: list) -> None:
-    print(path)
-    for p in predictions:
-        print(f"  {p.probability:6.1%}  {'█' * round(20 * p.probability):<20}  {p.label}")
-    if not predictions:
-        print("  no class reaches its threshold")
-
-
-def as_cells(predictions: list) -> list[str]:
-    """label, index, probability; several of each with a bar between, as in a table to train from."""
-    return [
-        "|".join(p.label for p in predictions),
-        "|".join(str(p.index) for p in predictions),
-        "|".join(f"{p.probability:.6f}" for p in predictions),
-    ]
+    known = predictor.kind.predict_options
+    files = [f"--{name}" for name in ("csv", "out") if name in known]
+    for name, value in given.items():
+        if value is not None and name not in known:
+            raise VitrailError(
+                f"--{name} does not apply to a run that was trained to {predictor.task}; files come with "
+                f"{' and '.join([*files, '--json'])}.",
+                code="option_of_another_task", option=name, task=predictor.task,
+            )  # fmt: skip

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import tyro
 
-from vitrail.options import Options, helps, read_config
+from vitrail.options import helps, hinted, read_config
 from vitrail.tasks import registry
 from vitrail.training.config import TrainConfig, foreign, kinds_of
 from vitrail.training.options import CHOSEN, COMMON, TITLES
@@ -64,7 +64,7 @@ def _refuse_foreign(rest: Iterable[str], task: str) -> None:
 
 def parser_type(verb: str, task: str) -> type:
     """A dataclass with a field for each group: the common options first, then the others."""
-    every = {each.name: (each, hint, helps(kind)[each.name]) for kind in kinds_of(task) for each, hint in _hinted(kind)}
+    every = {each.name: (each, hint, helps(kind)[each.name]) for kind in kinds_of(task) for each, hint in hinted(kind)}
     common: list[Any] = [_field(*every[name]) for name in COMMON if name in every]
     if verb == "train":
         known = " | ".join(registry.names())
@@ -81,11 +81,6 @@ def parser_type(verb: str, task: str) -> type:
         verb, [("data", Annotated[str, tyro.conf.Positional, DATA], ""),
                *((title, each, field(default_factory=each)) for title, each in made.items())]
     )  # fmt: skip
-
-
-def _hinted(kind: type[Options]) -> list[tuple[Any, Any]]:
-    hints = get_type_hints(kind)
-    return [(each, hints[each.name]) for each in fields(kind)]
 
 
 def _field(declared: Any, hint: Any, text: str) -> tuple[str, Any, Any]:

@@ -26,7 +26,7 @@ from vitrail.data.cache import ArrayStore, DiskStore, MemoryStore, Store, cache_
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Item, Sample, TarMember
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from vitrail.data.image_set import ROOM, WORTH, ImageSet, MapReader, as_pixels, 
 from vitrail.data.preprocess import fit_image, pad_image, resize_image
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

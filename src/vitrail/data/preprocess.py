@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitrail.data.decode import PIXEL_LIMIT, to_image
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 _INTERPOLATIONS = {
     "bicubic": Image.Resampling.BICUBIC,

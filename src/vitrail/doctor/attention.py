@@ -19,7 +19,7 @@ from vitrail.doctor.patient import Patient
 from vitrail.explain import attention_entropy
 from vitrail.explain.looking import portions
 from vitrail.models import capture
-from vitrail.models.attention import Attention, Layout
+from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.tuning import tuning_of
 
 DEAD = 0.01  # of the median head of its layer; a thirty-fifth of the weakest healthy one
@@ -154,7 +154,7 @@ def ailments(layers: list[Heads], gives: list[Tensor], relative: Tensor, untrain
 def look(body: Any, x: Tensor) -> tuple[list[Heads], list[Tensor]]:
     """What every layer's heads do with these pictures, and how much each adds to the tokens."""
 
-    def reduce(maps: Tensor, layout: Layout) -> Heads:
+    def reduce(maps: Tensor, layout: TokenLayout) -> Heads:
         maps = maps if maps.ndim == 5 else maps[:, None]  # B W H n n
         apart = (maps - maps.mean(dim=0, keepdim=True)).abs().sum(dim=-1).mean(dim=(0, 1, 3)) / 2
         onto_one = maps.mean(dim=3).amax(dim=-1).mean(dim=(0, 1))

@@ -11,14 +11,15 @@ from typing import Any
 
 from vitrail.doctor.findings import Finding, blocks, fault, ok, warn
 from vitrail.errors import VitrailError
-from vitrail.models import Settings, ViTSettings, catalog, resolve
-from vitrail.models.catalog import change
+from vitrail.models import ModelSettings, ViTSettings, catalog, resolve
+from vitrail.models.building import FAMILIES
 from vitrail.models.checks import pair
+from vitrail.models.registry import change
 from vitrail.predict import Predictor
 from vitrail.weights import hf_config
-from vitrail.weights.checkpoint import HEADER, LAYOUTS, read_header
+from vitrail.weights.checkpoint import LAYOUTS
 from vitrail.weights.files import RawFile, read_source
-from vitrail.weights.infer import CLASSES as FAMILIES
+from vitrail.weights.header import HEADER, read_header
 from vitrail.weights.infer import differences, infer
 from vitrail.weights.load import without_memory
 from vitrail.weights.rules import State, group_names
@@ -32,7 +33,7 @@ TOKENS = {"class_token": "class token", "distillation_token": "distillation toke
 class Claim:
     who: str  # "its header", "--architecture vit_b32"
     facts: dict[str, Any]
-    settings: Settings | None = None  # where all of it is claimed
+    settings: ModelSettings | None = None  # where all of it is claimed
     sure: bool = True  # a file's name is no more than a hint
 
     @property
@@ -89,7 +90,7 @@ def _claims(raw: RawFile, family: str, architecture: str | None) -> list[Claim]:
     """Who says what the file is, the most trustworthy first."""
     claims: list[Claim] = []
 
-    def claim(who: str, settings: Settings | None, sure: bool = True) -> None:
+    def claim(who: str, settings: ModelSettings | None, sure: bool = True) -> None:
         if settings is not None and type(settings) is FAMILIES[family]:
             facts = {key: getattr(settings, key) for key in ("patch_size", *TOKENS) if hasattr(settings, key)}
             claims.append(Claim(who, facts, settings, sure))
@@ -110,12 +111,12 @@ def _claims(raw: RawFile, family: str, architecture: str | None) -> list[Claim]:
     return claims
 
 
-def _settings(name: str) -> Settings:
+def _settings(name: str) -> ModelSettings:
     entry, implied = resolve(name)
     return change(entry.settings, **implied)
 
 
-def _known(name: str) -> Settings | None:
+def _known(name: str) -> ModelSettings | None:
     try:
         return _settings(name)
     except VitrailError:

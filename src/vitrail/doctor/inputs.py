@@ -20,7 +20,7 @@ from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing, resolve
-from vitrail.models.catalog import CLIP, HALF, IMAGENET
+from vitrail.models.preprocessing import CLIP, HALF, IMAGENET
 
 SURE = 3.0  # t of the paired difference: were it normal and without a fault, it would be above once in 700 times
 MARGIN = 0.1  # nats per picture, that a significant difference must also be worth; reversed channels: 0.4 to 0.7

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.patient import Patient
-from vitrail.models import MaskedAutoencoder
 
 NEIGHBOURS = 5
 SHUFFLES = 1000
@@ -57,7 +56,7 @@ def labels(patient: Patient) -> Iterator[Finding]:
         yield skipped("no two pictures share a label; name DATA with several of each class")
     elif patient.faulty:
         yield skipped(f"features of a faulty model can't tell: mend what was found above first. {near}")
-    elif isinstance(patient.model, MaskedAutoencoder):
+    elif patient.predictor.kind.self_supervised:
         yield skipped(f"an autoencoder's features need not tell classes apart, and these do not: {near}")
     else:
         make: Any = fault if logits is None or _sure(logits) else warn

@@ -8,7 +8,6 @@ need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise 
 import copy
 import math
 from collections.abc import Iterator
-from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from vitrail.data.samples import plural
 from vitrail.doctor.findings import Finding, fault, ok, skipped, warn
 from vitrail.doctor.objective import made_up_classes, objective
 from vitrail.doctor.patient import Patient
-from vitrail.models import MaskedAutoencoder
 from vitrail.tasks.reconstruct.objective import Expected
 
 RATES, STEPS = (3e-4, 1e-3), 30
@@ -106,9 +104,9 @@ def _learns(patient: Patient, x: Tensor, losses: list[float], rate: float) -> Fi
     pictures, are = plural(len(x), "picture"), "is" if len(x) == 1 else "are"
     what = f"{pictures} with made-up labels {are} learned by heart: loss"
     beside = ""
-    if _paints(patient.model):
+    if patient.predictor.kind.self_supervised:
         what = f"the loss of {pictures} falls from"
-        beside = f"; of a model that knows nothing it is {Expected.of(patient.model, x).nothing:.2f}"
+        beside = f"; of a model that knows nothing it is {Expected.of(patient.predictor.model, x).nothing:.2f}"
     return ok(
         f"{what} {losses[0]:.3g} to {losses[-1]:.2g} in {_steps(losses)} at learning rate {rate:g}{beside}",
         lr=rate,
@@ -161,7 +159,7 @@ def trial(patient: Patient, x: Tensor, lr: float) -> list[float]:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP)
             loss = measure(model)
             losses.append(loss.item())
-            if _paints(patient.model):
+            if patient.predictor.kind.self_supervised:
                 floor = 0.9 * PAINTED * losses[0]
             if losses[-1] < floor or _blown(patient, losses):
                 break
@@ -182,12 +180,8 @@ def _blown(patient: Patient, losses: list[float]) -> bool:
     return not all(map(math.isfinite, losses)) or max(losses) > limit
 
 
-def _paints(model: nn.Module) -> TypeGuard[MaskedAutoencoder]:
-    return isinstance(model, MaskedAutoencoder)
-
-
 def _learnt(patient: Patient, losses: list[float]) -> bool:
-    if _paints(patient.model):
+    if patient.predictor.kind.self_supervised:
         return min(losses) < PAINTED * losses[0]
     return min(losses) < LEARNT * guessing(made_up_classes(patient))
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from vitrail.doctor.patient import Patient
 from vitrail.doctor.pictures import Labels
-from vitrail.models import MaskedAutoencoder
 from vitrail.tasks.classify.objective import Classify
 
 PROBED = 4  # classes of the made-up task
@@ -21,11 +20,8 @@ def objective(patient: Patient, x: Tensor, truthful: bool = False) -> Callable[[
 
     A masked autoencoder has its own loss; a model without classes gets a fixed random classifier.
     """
-    if isinstance(patient.model, MaskedAutoencoder):
-        chance = torch.Generator().manual_seed(0)
-        grid = patient.body.token_grid(*x.shape[2:])
-        noise = torch.rand(len(x), grid[0] * grid[1], generator=chance).to(x.device)
-        return lambda model: model(x, noise=noise).loss
+    if (own := patient.predictor.kind.own_loss(patient.model, x)) is not None:
+        return own
     if not patient.classes:
         chance = torch.Generator().manual_seed(0)
         width = patient.answers_to(x[:1])[1].shape[1]

@@ -22,9 +22,10 @@ from vitrail.models import Preprocessing, build
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor, load
 from vitrail.training.batches import seed_step
-from vitrail.training.run_record import Record, read_record
+from vitrail.training.run_folder import Record, read_record
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import Checkpoint, settings_from_dict, settings_of, unwrapped
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.header import settings_from_dict, settings_of, unwrapped
 from vitrail.weights.published import in_cache, published
 from vitrail.weights.shipped import shipped
 

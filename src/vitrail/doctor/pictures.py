@@ -15,7 +15,7 @@ from vitrail.data.sources.classification import open_source
 from vitrail.data.sources.folders import pictures_below
 from vitrail.errors import VitrailError
 from vitrail.inference.decoding import decoded
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.predict import Predictor
 from vitrail.tasks.scoring import class_indices, scored_samples
 

@@ -27,24 +27,19 @@ def positions(patient: Patient) -> Iterator[Finding]:
     if isinstance(body, SwinTransformer):
         yield from _window_biases(body)
         return
-    kind, x = body.settings.position, patient.batch.x
-    if kind == "none":
+    if body.position.acts == "nowhere":
         yield ok("none, as the settings say: this model can't tell places apart")
-    elif kind == "conditional":
-        yield _strength(body.position.conv.weight, "the convolution of the conditional positions")
-    elif kind == "relative":
-        yield _strength(body.position.table, "the table of relative positions")
-    elif kind == "rotary":
-        yield _strength(body.position.frequencies, "the frequencies of the rotary positions")
+    elif (carrier := body.position.carrier()) is not None:
+        what, numbers = carrier
+        yield _strength(numbers, what)
     else:
-        yield from _added(patient, body, x)
+        yield from _added(patient, body, patient.batch.x)
 
 
 def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
     grid = body.token_grid(*x.shape[2:])
-    nothing = torch.zeros(1, *grid, body.settings.width, device=x.device)
-    table = body.position.add(nothing)[0].flatten(0, 1).float()  # N D
-    kind, count = body.settings.position, len(table)
+    table = body.position.vectors(grid, body.settings.width)  # N D
+    kind, count, noise = body.position.kind, len(table), body.position.noise()
     size = table.square().mean().sqrt().item()
     spread = (table - table.mean(dim=0)).square().mean().sqrt().item()
     image = body.stem(x[:4]) if body.stem is not None else x[:4]
@@ -72,7 +67,7 @@ def _added(patient: Patient, body: Any, x: Tensor) -> Iterator[Finding]:
     patient.charts["positions"] = alike
     near, far = neighbour_similarity(alike), alike.mean().item()
     seen |= {"neighbours": near, "all": far}
-    as_made = kind == "learned" and abs(near - far) < 0.05 and count > 16 and as_drawn(body.position.table)
+    as_made = noise is not None and abs(near - far) < 0.05 and count > 16 and as_drawn(noise)
     if as_made and patient.long_trained:
         yield warn(
             "positions_random",

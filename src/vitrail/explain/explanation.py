@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from vitrail.errors import VitrailError
 from vitrail.explain import figures
-from vitrail.explain.attention import attention, attention_by_layer, attention_distance, attention_entropy
+from vitrail.explain.attention_analysis import attention, attention_by_layer, attention_distance, attention_entropy
+from vitrail.explain.deletion_insertion import Curves, faithfulness, usable
 from vitrail.explain.drawing import Array, encoded
-from vitrail.explain.faithfulness import Curves, faithfulness, usable
+from vitrail.explain.gradient_maps import grad_cam
 from vitrail.explain.image_maps import ImageMaps, Portrait, percent
 from vitrail.explain.looking import Grid, at_rest, cell_size, class_logits, seeing, targets
 from vitrail.explain.methods import METHODS
 from vitrail.explain.page import document, section
-from vitrail.explain.relevance import grad_cam
 from vitrail.explain.tokens import patch_filters, position_similarity, reconstruct, token_pca
 from vitrail.models import MaskedAutoencoder, SwinTransformer
-from vitrail.models.catalog import IMAGENET
 from vitrail.models.checks import check_layers
+from vitrail.models.preprocessing import IMAGENET
 from vitrail.report.drawing import data_uri
 from vitrail.whole import whole
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vitrail.explain.deletion_insertion import Comparison, Curves, area
 from vitrail.explain.drawing import (
     Array,
     as_bytes,
@@ -22,7 +23,6 @@ from vitrail.explain.drawing import (
     pixels,
     position_mosaic,
 )
-from vitrail.explain.faithfulness import Comparison, Curves, area
 from vitrail.explain.tokens import Reconstruction
 
 INK, MUTED, RULE = "#1d1f26", "#63666f", "#e2dfd7"

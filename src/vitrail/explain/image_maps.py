@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitrail.explain import figures
+from vitrail.explain.deletion_insertion import Curves
 from vitrail.explain.drawing import Array, as_bytes, enlarged, over_pixels, overlay, pixels
-from vitrail.explain.faithfulness import Curves
 from vitrail.explain.looking import Grid
 from vitrail.explain.tokens import Reconstruction
 

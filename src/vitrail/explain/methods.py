@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vitrail.explain.attention import attention, received, rollout
+from vitrail.explain.attention_analysis import attention, received, rollout
+from vitrail.explain.gradient_maps import grad_cam, relevance
 from vitrail.explain.looking import Target, at_rest, full_precision, portions, readout, seeing
-from vitrail.explain.relevance import grad_cam, relevance
 from vitrail.models import SwinTransformer, capture
 
 Method = Callable[[nn.Module, Tensor, Target], Tensor]

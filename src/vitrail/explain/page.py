@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vitrail.explain import figures
 from vitrail.explain.charts import curve_charts, heads_chart, hue_of
+from vitrail.explain.deletion_insertion import Comparison, Row
 from vitrail.explain.drawing import (
     LEAD,
     Array,
@@ -19,7 +20,6 @@ from vitrail.explain.drawing import (
     pixels,
     position_mosaic,
 )
-from vitrail.explain.faithfulness import Comparison, Row
 from vitrail.explain.image_maps import ImageMaps, Portrait, percent
 from vitrail.report import page
 from vitrail.report.drawing import data_uri

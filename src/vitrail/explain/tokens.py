@@ -10,10 +10,10 @@ from vitrail.errors import VitrailError
 from vitrail.explain.colours import component_colours, principal_components
 from vitrail.explain.looking import Grid, at_rest, seeing
 from vitrail.models import MaskedAutoencoder, SwinTransformer
-from vitrail.models.attention import Layout
-from vitrail.models.capture import Token, find_patch
-from vitrail.models.catalog import IMAGENET
+from vitrail.models.attention import TokenLayout
+from vitrail.models.attention_maps import Token, find_patch
 from vitrail.models.checks import check_layers
+from vitrail.models.preprocessing import IMAGENET
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def token_similarity(model: nn.Module, x: Tensor, token: Token = None, layer: in
     tokens, patches = _tokens(model, x, layer)
     names = getattr(seeing(model).settings, "prefix_names", ())
     grid = (patches.shape[2], patches.shape[3])
-    chosen = tokens[:, find_patch(Layout(grid, names), token) + len(names)]  # B D
+    chosen = tokens[:, find_patch(TokenLayout(grid, names), token) + len(names)]  # B D
     return torch.cosine_similarity(chosen[:, :, None, None], patches, dim=1)
 
 
@@ -59,20 +59,12 @@ def position_similarity(model: nn.Module, grid: Grid | None = None) -> Tensor:
     inner = seeing(model)
     if isinstance(inner, SwinTransformer):
         raise VitrailError("Swin has a bias for every offset in its windows and no vector for a place to compare.")
-    kind, (h, w) = inner.settings.position, grid or inner.settings.grid
-    if kind == "rotary":
-        turned = inner.position.rotary((h, w))
-        vectors = torch.cat(turned, dim=-1).float()  # cos and sin: their product is the cosine of the difference
-    elif kind in ("learned", "sincos", "sincos1d", "factorised"):
-        nothing = torch.zeros(1, h, w, inner.settings.width, device=next(inner.parameters()).device)
-        vectors = inner.position.add(nothing)[0].flatten(0, 1).float()
-    else:
-        ways = {
-            "none": "there is none",
-            "relative": "it is a bias per offset",
-            "conditional": "it depends on the picture",
-        }
-        raise VitrailError(f"position={kind!r} gives no vector to a place that could be compared: {ways[kind]}.")
+    position, (h, w) = inner.position, grid or inner.settings.grid
+    vectors = position.vectors((h, w), inner.settings.width)
+    if vectors is None:
+        raise VitrailError(
+            f"position={position.kind!r} gives no vector to a place that could be compared: {position.no_vector}."
+        )
     vectors = nn.functional.normalize(vectors, dim=-1)
     return (vectors @ vectors.T).view(h, w, h, w).cpu()
 

@@ -17,7 +17,7 @@ from vitrail.data.image_set import let_go
 from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 
 ROOM = 7 / 8  # of the sides of the larger image that corners are cut from, where the preprocessing leaves no border
 # The places of the views beside the central one, as fractions of the room there is: down, across.

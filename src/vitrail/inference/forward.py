@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.augment.images import Canvas
+from vitrail.data.augment.crop import Canvas
 from vitrail.data.image_set import WithMaps
+from vitrail.data.loader import Subset
 from vitrail.data.preprocess import normalized
-from vitrail.data.subset import Subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import autocast
-from vitrail.models.catalog import Preprocessing
 from vitrail.models.heads import classifiers
+from vitrail.models.preprocessing import Preprocessing
 
 Outputs = Callable[..., list[Tensor]]  # of images, and of their maps where there are any
 

@@ -1,7 +1,7 @@
 """Self-attention, global and in windows: the one place that chooses a kernel.
 
-A fused kernel never forms softmax(QKᵀ/√d). Whoever wants it leaves a probe (`models.capture`), which is handed the very
-q and k of the forward that is running; layers without one do nothing for it, and no output changes.
+A fused kernel never forms softmax(QKᵀ/√d). Whoever wants it leaves a probe (`models.attention_maps`), which is handed
+the very q and k of the forward that is running; layers without one do nothing for it, and no output changes.
 """
 
 import math
@@ -9,15 +9,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.short import short_attention, suits
+from vitrail.models.kernels.short_attention import short_attention, suits
+from vitrail.models.plain import is_plain
 
 Rotary = tuple[Tensor, Tensor]  # cos and sin of the angles, each [h·w, d]
 
 
-class Layout(NamedTuple):
+class TokenLayout(NamedTuple):
     """Where the tokens of a layer lie in the image. The models hand it along to a `capture` and `Neighbours`."""
 
     grid: tuple[int, int]  # h, w of all patches
@@ -59,7 +61,7 @@ class Attention(nn.Module):
         self.probes: list[Callable[..., None]] = []  # put there by `capture`
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: TokenLayout | None = None
     ) -> Tensor:
         """[B, N, D] -> [B, N, D]. A `bias` [M, H, N, N] repeats every M samples along the batch: Swin hands in its
         windows as samples, M of each image in a row."""
@@ -71,16 +73,16 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
-            q, k = rotate(q, *rotary), rotate(k, *rotary)
+            cos, sin = rotary
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         scale = q.shape[-1] ** -0.5
         if self.logit_scale is not None:
             # The temperature is held below 100, as the Swin v2 paper does for stability.
             # Not in half precision: a padded token has k = 0, and there is no epsilon small enough to divide it by.
-            wide = torch.promote_types(v.dtype, torch.float32)
-            q = F.normalize(q.to(wide), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
-            q, k, scale = q.to(v.dtype), F.normalize(k.to(wide), dim=-1).to(v.dtype), 1.0
+            q = F.normalize(widened(q), dim=-1) * self.logit_scale.clamp(max=math.log(100.0)).exp()
+            q, k, scale = q.to(v.dtype), F.normalize(widened(k), dim=-1).to(v.dtype), 1.0
         dropout = self.attention_dropout if self.training else 0.0
-        if bias is None and not dropout and suits(qkv):
+        if bias is None and not dropout and not is_plain() and suits(qkv):
             if q is not projected[0]:  # turned or normalised
                 qkv = torch.stack([each.transpose(1, 2) for each in (q, k, v)], dim=2)
             x = short_attention(qkv, scale).transpose(1, 2)
@@ -92,15 +94,22 @@ class Attention(nn.Module):
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
+@torch.fx.wrap
+def widened(x: Tensor) -> Tensor:
+    """In float32 or wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
     """softmax(scale·QKᵀ + bias)·V by the fastest kernel there is; q, k, v and the result are [B, H, N, d]."""
+    if is_plain():
+        return explicit(q, k, v, bias, scale, dropout)
     if bias is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)
     bias = bias.to(q.dtype)
     if q.device.type == "cpu" and bias.requires_grad:
         # No fused CPU kernel has a gradient for the bias, and the plain product is faster than its stand-in.
-        scores = ((q * scale) @ k.transpose(-2, -1)).unflatten(0, (-1, bias.shape[0])) + bias
-        return F.dropout(scores.flatten(0, 1).softmax(dim=-1), dropout) @ v
+        return explicit(q, k, v, bias, scale, dropout)
     (b, h, n, d), m = q.shape, bias.shape[0]
     if m > 1 and q.device.type == "cpu" and n <= 2 * d:
         # The bias of small windows, repeated for every image, is less to copy than q, k and v below.
@@ -115,6 +124,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, d
         # The memory-efficient kernel wants rows that start on 16 bytes; without that, a slower one steps in.
         mask = F.pad(mask, (0, -n % 8))[..., :n].expand(q.shape[0], -1, -1, -1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale).reshape(b, h, n, d)
+
+
+def explicit(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """The same, step by step."""
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if bias is not None:
+        scores = (scores.unflatten(0, (-1, bias.shape[0])) + bias.to(q.dtype)).flatten(0, 1)
+    return F.dropout(scores.softmax(dim=-1), dropout) @ v
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

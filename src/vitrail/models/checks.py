@@ -84,9 +84,22 @@ def one_or_several(values: Any) -> Any:
     return [values] if isinstance(values, Integral) else values
 
 
+def setting_names(kind: Any) -> list[str]:
+    """What may be set, of a class of settings: its fields; an encoder's are set beside those of what stands on it."""
+    names: list[str] = []
+    for field in fields(kind):
+        names += setting_names(field.type) if field.name == "encoder" else [field.name]
+    return names
+
+
+def setting_values(settings: Any) -> dict[str, Any]:
+    """The same names, with the values that they have."""
+    return {name: getattr(settings, name) for name in setting_names(type(settings))}
+
+
 def known_fields(kind: type, values: dict[str, Any], whose: str) -> dict[str, Any]:
-    """Values for the fields of the dataclass `kind`, out of JSON."""
-    if unknown := sorted(set(values) - {field.name for field in fields(kind)}):
+    """Values for the settings of the class `kind`, out of JSON."""
+    if unknown := sorted(set(values) - set(setting_names(kind))):
         names = ", ".join(unknown)
         raise VitrailError(f"{whose} settings have {names}, unknown to this version; upgrade vitrail.")
     return tuples(values)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitrail.errors import VitrailError, nearest
 from vitrail.models.checks import check_image, check_settings, pair
+from vitrail.models.classifier import Classifier
 from vitrail.models.heads import Head
 
 PREFIX = "tv:"
@@ -71,7 +72,7 @@ class CNNSettings:
         return (8, 8) if self.small_stem else (32, 32)
 
 
-class ConvNet(nn.Module):
+class ConvNet(Classifier):
     """Images [B, C, H, W] to logits [B, classes], or to features [B, D] when `num_classes` is 0."""
 
     blocks = ()  # nothing for layer-wise decay to count: all of it learns at one rate
@@ -85,11 +86,20 @@ class ConvNet(nn.Module):
         self.batch_norm = any(isinstance(module, _BatchNorm) for module in self.body.modules())
         self.head = Head(width, s.num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pooled(x))
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        if enable:
+            raise VitrailError(
+                f"torchvision's {self.settings.arch} has no blocks to compute again: use a ViT or a Swin."
+            )
 
-    def pooled(self, x: Tensor) -> Tensor:
-        """What the head is given, [B, D]."""
+    def init_output(self, layer: nn.Linear) -> None:
+        """As torchvision and PyTorch leave it."""
+
+    def pool(self, features: Tensor) -> Tensor:
+        return features
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """What the head is given, [B, D]: torchvision's networks pool inside."""
         check_image(x, self.settings.channels, (1, 1))
         least = self.settings.patch_size[0]
         if min(x.shape[2:]) < least:
@@ -107,7 +117,7 @@ class ConvNet(nn.Module):
         """`pooled` [B, D], as in our other models."""
         if isinstance(layers, int) or tuple(layers):
             raise VitrailError(f"torchvision's {self.settings.arch} has no layers of tokens; it gives pooled features.")
-        return {"pooled": self.pooled(x)}
+        return {"pooled": self.forward_features(x)}
 
     def train(self, mode: bool = True) -> "ConvNet":
         """The running statistics of a body that is frozen stay as they are."""

@@ -42,15 +42,25 @@ class Head(nn.Module):
 
     def __init__(self, width: int, num_classes: int, hidden: str | None = None, bias: bool = True):
         super().__init__()
-        self.activation = hidden
+        self.width, self.activation, self.bias = width, hidden, bias
         self.hidden = nn.Linear(width, width) if hidden else None
         self.output = nn.Linear(width, num_classes, bias=bias) if num_classes else None
 
     def forward(self, x: Tensor) -> Tensor:  # B D -> B classes, or B D without classes
-        if self.hidden is not None:
-            x = self.hidden(x)
-            x = torch.tanh(x) if self.activation == "tanh" else F.gelu(x)
+        return self.logits(self.pre_logits(x))
+
+    def pre_logits(self, x: Tensor) -> Tensor:  # B D -> B D
+        if self.hidden is None:
+            return x
+        x = self.hidden(x)
+        return torch.tanh(x) if self.activation == "tanh" else F.gelu(x)
+
+    def logits(self, x: Tensor) -> Tensor:  # B D -> B classes
         return x if self.output is None else self.output(x)
+
+    def reset(self, num_classes: int, like: Tensor) -> None:
+        """Another output layer, of as many classes, where `like` lies and of its type."""
+        self.output = nn.Linear(self.width, num_classes, self.bias).to(like) if num_classes else None
 
 
 def classifiers(model: nn.Module) -> list[nn.Linear]:

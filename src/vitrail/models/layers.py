@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ def pad_to_multiple(x: Tensor, size: tuple[int, int]) -> Tensor:
     bottom = (x.shape[-2] + size[0] - 1) // size[0] * size[0] - x.shape[-2]
     right = (x.shape[-1] + size[1] - 1) // size[1] * size[1] - x.shape[-1]
     # An exported graph must serve every size, so it may not branch on this one.
-    if exporting() or bottom or right:
+    if exporting() or traced(x) or bottom or right:
         x = F.pad(x, (0, right, 0, bottom))
     return x
 
@@ -42,9 +43,14 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+def traced(value: object) -> bool:
+    """Is this what `torch.fx.symbolic_trace` hands around instead of a tensor or a number?"""
+    return isinstance(value, torch.fx.Proxy)
+
+
 def open_size(size: tuple[int, int]) -> bool:
-    """Is this the size in a graph that is being exported for every size? Then it may not be branched on."""
-    return exporting() and any(isinstance(side, torch.SymInt) for side in size)
+    """Is this the size in a graph that is being exported, or traced, for every size? Then it may not be branched on."""
+    return traced(size[0]) or (exporting() and any(isinstance(side, torch.SymInt) for side in size))
 
 
 class PatchEmbed(nn.Module):
@@ -93,8 +99,8 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:  # ... D -> ... D
-        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if x.device.type == "cpu" and not plain and x.shape[:-1].numel() > 2 * CPU_ROWS:
+        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing() or traced(x)
+        if not plain and x.device.type == "cpu" and x.shape[:-1].numel() > 2 * CPU_ROWS:
             return torch.cat([self.branch(rows) for rows in x.flatten(0, -2).split(CPU_ROWS)]).view_as(x)
         return self.branch(x)
 

@@ -1,55 +1,74 @@
 """The masked autoencoder: an encoder that sees a quarter of the patches, a light decoder that paints the rest."""
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Layout
-from vitrail.models.checks import is_number
+from vitrail.models.attention import TokenLayout
+from vitrail.models.checks import check_settings, is_number
+from vitrail.models.classifier import Backbone
+from vitrail.models.grid import Grid
 from vitrail.models.layers import cut_patches, init_weights, join_patches, pad_to_multiple
-from vitrail.models.position import Grid, SinCosPosition
+from vitrail.models.position import KINDS, SinCosPosition
 from vitrail.models.vit import Block, VisionTransformer, ViTSettings, learned_token
 
+PAPER = ViTSettings(num_classes=0, position="sincos")  # fixed positions and no head
 
-@dataclass(frozen=True)
-class MAESettings(ViTSettings):
-    """The encoder's settings, with fixed sine-cosine positions and no head, and the decoder's."""
 
-    num_classes: int = 0
-    position: str = "sincos"
+@dataclass(frozen=True, init=False)
+class MAESettings:
+    """The settings of the encoder, which is worth keeping, and of what is there to train it.
+
+    Settings of the encoder may be given, read, and changed by `dataclasses.replace` under their own names, too.
+
+    >>> MAESettings(width=192, heads=3, mask_ratio=0.6).width
+    192
+    """
+
+    encoder: ViTSettings = PAPER
     decoder_width: int = 512
     decoder_depth: int = 8
     decoder_heads: int = 16
     mask_ratio: float = 0.75
     norm_pix: bool = True  # predict each patch relative to its own mean and deviation: better features
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_classes:
+    def __init__(self, encoder: ViTSettings = PAPER, **changes: Any):
+        own = {field.name: field.default for field in fields(self)}
+        values = {name: changes.pop(name, default) for name, default in own.items()}
+        values["encoder"] = replace(encoder, **changes) if changes else encoder
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "encoder" or name.startswith("__"):  # while it is being copied, say
+            raise AttributeError(name)
+        return getattr(self.encoder, name)
+
+    def _check(self) -> None:
+        check_settings(self, {}, {}, ())
+        if self.encoder.num_classes:
             raise VitrailError(
-                f"A masked autoencoder has no classes, got num_classes={self.num_classes}: leave it out, or use a ViT."
+                f"A masked autoencoder has no classes, got num_classes={self.encoder.num_classes}: leave it out, or use"
+                " a ViT."
             )
-        if self.position not in ("none", "learned", "sincos", "sincos1d", "factorised"):
+        if KINDS[self.encoder.position].acts not in ("nowhere", "patches"):
             raise VitrailError(
-                f"MAE drops patches, so it needs positions that are added to them, not {self.position!r}."
+                f"MAE drops patches, so it needs positions that are added to them, not {self.encoder.position!r}."
             )
-        if self.stem is not None:
+        if self.encoder.stem is not None:
             raise VitrailError(
                 "MAE masks patches of the picture; a hybrid's stem would look behind the mask: use a ViT."
             )
-        if self.local:
+        if self.encoder.local:
             raise VitrailError(
                 "MAE drops patches, so that those that stay have lost the neighbours that local=True sees."
             )
         check_mask_ratio(self.mask_ratio)
-
-    @property
-    def encoder(self) -> ViTSettings:
-        return ViTSettings(**{f.name: getattr(self, f.name) for f in fields(ViTSettings)})
 
     @property
     def decoder(self) -> ViTSettings:
@@ -77,26 +96,26 @@ class MAEOutput(NamedTuple):
     each: Tensor  # [B], the loss of each image
 
 
-class MaskedAutoencoder(nn.Module):
+class MaskedAutoencoder(Backbone):
     """Images [B, C, H, W] of any size to a reconstruction loss; `encoder` is the ViT that is worth keeping."""
 
     def __init__(self, settings: MAESettings | None = None, **changes):
         super().__init__()
         s = replace(settings or MAESettings(), **changes)
         self.settings = s
-        p, q = s.patch_size
-        self.encoder = VisionTransformer(s.encoder)
-        self.decoder_embed = nn.Linear(s.width, s.decoder_width)
+        e, (p, q) = s.encoder, s.encoder.patch_size
+        self.encoder = VisionTransformer(e)
+        self.decoder_embed = nn.Linear(e.width, s.decoder_width)
         self.mask_token = learned_token(1, s.decoder_width)
-        self.decoder_position = SinCosPosition(s.decoder_width, s.grid, s.position_rule)
+        self.decoder_position = SinCosPosition(s.decoder_width, e.grid, e.position_rule)
         self.decoder_blocks = nn.ModuleList(Block(s.decoder, 0.0) for _ in range(s.decoder_depth))
-        self.decoder_norm = nn.LayerNorm(s.decoder_width, eps=s.norm_eps)
-        self.decoder_predict = nn.Linear(s.decoder_width, p * q * s.channels)
+        self.decoder_norm = nn.LayerNorm(s.decoder_width, eps=e.norm_eps)
+        self.decoder_predict = nn.Linear(s.decoder_width, p * q * e.channels)
         self.apply(init_weights)
         self.encoder.reset_patches()
 
     @property
-    def gradient_checkpointing(self) -> bool:
+    def gradient_checkpointing(self) -> bool:  # type: ignore[override]
         return self.encoder.gradient_checkpointing
 
     @gradient_checkpointing.setter
@@ -152,7 +171,7 @@ class MaskedAutoencoder(nn.Module):
         patches = torch.empty_like(ranked).scatter(1, order[..., None].expand(-1, -1, d), ranked)
         patches = self.decoder_position.add(patches.unflatten(1, grid)).flatten(1, 2)
         x = torch.cat([prefix, patches], dim=1)
-        layout = Layout(grid, self.settings.prefix_names)
+        layout = TokenLayout(grid, self.encoder.settings.prefix_names)
         for block in self.decoder_blocks:
             if self.gradient_checkpointing and self.training:
                 x = checkpoint(block, x, None, None, layout, use_reentrant=False)
@@ -169,7 +188,7 @@ class MaskedAutoencoder(nn.Module):
         return (patches - mean) / deviation
 
     def pixels(self, x: Tensor) -> Tensor:
-        size = self.settings.patch_size
+        size = self.encoder.settings.patch_size
         patches = cut_patches(pad_to_multiple(x, size), size)  # B h w C p q
         return patches.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
 
@@ -190,7 +209,7 @@ class MaskedAutoencoder(nn.Module):
         painted = torch.where(mask[..., None] > 0, prediction, truth)
         height, width = x.shape[2:]
         grid = self.encoder.token_grid(height, width)
-        p, q = self.settings.patch_size
+        p, q = self.encoder.settings.patch_size
         images = join_patches(painted.reshape(len(x), *grid, p, q, -1).permute(0, 1, 2, 5, 3, 4))
         hidden = mask.reshape(len(x), 1, *grid).repeat_interleave(p, 2).repeat_interleave(q, 3)
         return images[..., :height, :width], hidden[..., :height, :width]

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.models.layers import exporting
-from vitrail.models.short import can_build, tl, triton
+from vitrail.models.kernels.short_attention import can_build, tl, triton
+from vitrail.models.layers import exporting, traced
+from vitrail.models.plain import is_plain
 
 WIDEST = 64  # grid that the kernels take, in patches across
 TILE = 1024  # numbers that one program has in its registers at a time
@@ -30,10 +31,12 @@ class Neighbours(nn.Conv2d):
         prefix = x.shape[1] - grid[0] * grid[1]
         patches = x[:, prefix:].unflatten(1, grid)
         mixed = (patches + super().forward(patches.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)).flatten(1, 2)
-        return torch.cat([x[:, :prefix], mixed], dim=1) if prefix else mixed
+        return torch.cat([x[:, :prefix], mixed], dim=1) if traced(prefix) or prefix else mixed
 
 
 def suits(x: Tensor, grid: tuple[int, int]) -> bool:
+    if is_plain():
+        return False
     return x.is_cuda and x.dtype != torch.float64 and grid[1] <= WIDEST and not exporting() and can_build()
 
 

@@ -12,11 +12,12 @@ Neither hides the padding from attention; `mask_padding=True` does.
 from typing import Any
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.models.layers import ceil_div, open_size
-from vitrail.models.position import Grid
+from vitrail.models.grid import Grid
+from vitrail.models.layers import ceil_div, open_size, traced
 
 MASKED = -100.0  # what the published models were trained with, rather than minus infinity
 
@@ -30,12 +31,14 @@ class ShiftedWindows:
         self.padded = whole_windows(real, window)
         self.grown = open_size(real) or self.padded != real
         self.shift: Any = shift
+        self.rolls: Any = any(shift)
         if self.pad_first:
             # None where one window covers the map; as a minimum, since an exported graph can't branch on a size.
             room = (self.padded[0] - window[0], self.padded[1] - window[1])
             # Of plain numbers Python's own: PyTorch 2.11 can't compile the other.
             least = torch.sym_min if open_size(real) else min
             self.shift = (least(shift[0], room[0]), least(shift[1], room[1]))
+            self.rolls = any(shift) if traced(real[0]) else any(self.shift)
 
     @property
     def count(self) -> int:
@@ -46,7 +49,7 @@ class ShiftedWindows:
         margin = (0, 0, 0, self.padded[1] - self.real[1], 0, self.padded[0] - self.real[0])
         if self.pad_first and self.grown:
             x = F.pad(x, margin)
-        if any(self.shift):
+        if self.rolls:
             x = roll(x, (-self.shift[0], -self.shift[1]))
         if not self.pad_first and self.grown:
             x = F.pad(x, margin)
@@ -57,7 +60,7 @@ class ShiftedWindows:
         x = unpartition(x, self.window, self.padded)
         if not self.pad_first and self.grown:
             x = x[:, : self.real[0], : self.real[1]]
-        if any(self.shift):
+        if self.rolls:
             x = roll(x, self.shift)
         if self.pad_first and self.grown:
             x = x[:, : self.real[0], : self.real[1]]
@@ -72,26 +75,30 @@ class ShiftedWindows:
     def mask(self, device: torch.device) -> Tensor | None:
         """Which pairs inside a window may not see each other, as -100 on the scores: [windows, 1, n, n]; None where all
         may."""
-        if not any(self.shift) and not (self.mask_padding and self.grown):
+        if not self.rolls and not (self.mask_padding and self.grown):
             return None
-        rows, columns = (self._regions(axis, device) for axis in (0, 1))
+        rows, columns = (
+            regions(self.padded[i], self.real[i], self.shift[i], self.pad_first, self.mask_padding, device)
+            for i in (0, 1)
+        )
         region = rows[:, None] * 4 + columns
         region = partition(region[None, ..., None], self.window).flatten(1)  # windows n
         return torch.where(region[:, None, :] == region[:, :, None], 0.0, MASKED)[:, None]
 
-    def _regions(self, axis: int, device: torch.device) -> Tensor:
-        """Labels of the rows, or the columns; only tokens of equal labels belong together. After a roll the last
-        `shift` places come from the other end of the image; with `mask_padding`, the padding is a region of its own,
-        wherever the roll has put it."""
-        padded, real, shift = self.padded[axis], self.real[axis], self.shift[axis]
-        place = torch.arange(padded, device=device)
-        label = (place >= padded - shift).long()
-        if self.mask_padding:
-            origin = place
-            if self.pad_first:
-                origin = torch.where(place < padded - shift, place + shift, place + shift - padded)
-            label = label + 2 * (origin >= real)
-        return label
+
+@torch.fx.wrap
+def regions(padded: int, real: int, shift: int, pad_first: bool, mask_padding: bool, device: torch.device) -> Tensor:
+    """Labels of the rows, or the columns; only tokens of equal labels belong together. After a roll the last `shift`
+    places come from the other end of the image; with `mask_padding`, the padding is a region of its own, wherever the
+    roll has put it."""
+    place = torch.arange(padded, device=device)
+    label = (place >= padded - shift).long()
+    if mask_padding:
+        origin = place
+        if pad_first:
+            origin = torch.where(place < padded - shift, place + shift, place + shift - padded)
+        label = label + 2 * (origin >= real)
+    return label
 
 
 def partition(x: Tensor, window: Grid) -> Tensor:
@@ -116,7 +123,7 @@ def whole_windows(size: Grid, window: Grid) -> Grid:
 
 def roll(x: Tensor, shift: Grid) -> Tensor:
     """[B, h, w, D], its rows and columns moved on by `shift`, the last ones to the front."""
-    if not open_size(shift):
+    if traced(shift[0]) or not open_size(shift):
         return torch.roll(x, shift, dims=(1, 2))
     # ONNX rolls by known numbers only; and cut in two, a part of one row would be taken to be always one.
     for dim, (by, size) in enumerate(zip(shift, x.shape[1:3], strict=True), 1):

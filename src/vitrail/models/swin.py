@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Layout
+from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.classifier import Classifier
+from vitrail.models.grid import RULES, Grid, offsets_of, relative_index
 from vitrail.models.heads import Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -26,9 +29,10 @@ from vitrail.models.layers import (
     init_weights,
     open_size,
 )
-from vitrail.models.position import RULES, Grid, relative_index, resize_grid
 from vitrail.models.shifted_windows import ShiftedWindows, whole_windows
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
+
+torch.fx.wrap("check_image")  # to `torch.fx.symbolic_trace` one step
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class RelativeBias(nn.Module):
     def __init__(self, heads: int, window: Grid):
         super().__init__()
         self.window = window
-        self.table = nn.Parameter(torch.empty((2 * window[0] - 1) * (2 * window[1] - 1), heads))
+        self.table = nn.Parameter(torch.empty(math.prod(offsets_of(window)), heads))
         nn.init.trunc_normal_(self.table, std=0.02)
         self.reset_buffers(torch.get_default_device())
 
@@ -180,7 +184,7 @@ class SwinBlock(nn.Module):
         bias, mask = self.bias()[None], windows.mask(device)
         if mask is not None:
             bias = bias + mask
-        layout = Layout(windows.real, places=lambda: windows.places(device), windows=windows.count)
+        layout = TokenLayout(windows.real, places=lambda: windows.places(device), windows=windows.count)
         return windows.join(self.attention(windows.cut(x), bias, layout=layout))
 
 
@@ -204,7 +208,7 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x)) if self.version == 1 else self.norm(self.reduction(x))
 
 
-class SwinTransformer(nn.Module):
+class SwinTransformer(Classifier):
     """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, 8D] when `num_classes` is 0."""
 
     prefix_tokens = 0
@@ -259,8 +263,9 @@ class SwinTransformer(nn.Module):
         """The grid of tokens in the last stage."""
         return ceil_div((height, width), self.settings.stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(self.encode(self.embed(x))))
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The last map after the last norm, [B, h, w, 8D]."""
+        return self.encode(self.embed(x))
 
     def embed(self, x: Tensor) -> Tensor:  # B C H W -> B h w D
         check_image(x, self.settings.channels, self.settings.patch_size)
@@ -310,9 +315,3 @@ def stage_window(settings: SwinSettings, stage: int) -> tuple[Grid, Grid]:
         (min(window[0], size[0]), min(window[1], size[1])),
         (0 if size[0] <= window[0] else shift[0], 0 if size[1] <= window[1] else shift[1]),
     )
-
-
-def resize_bias_table(table: Tensor, old: Grid, new: Grid, rule: str) -> Tensor:
-    """A v1 table for another window: [(2h-1)(2w-1), H] -> the same for `new`."""
-    offsets = table.unflatten(0, (2 * old[0] - 1, 2 * old[1] - 1))
-    return resize_grid(offsets, (2 * new[0] - 1, 2 * new[1] - 1), rule).flatten(0, 1)

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.attention import Attention, Layout, Rotary
+from vitrail.models.attention import Attention, Rotary, TokenLayout
 from vitrail.models.checks import check_settings
 from vitrail.models.layers import MLP
 
@@ -111,7 +111,7 @@ class PromptedAttention(Attention):
     prompts: nn.Parameter  # P D
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: TokenLayout | None = None
     ) -> Tensor:
         count = len(self.prompts)
         x = torch.cat([self.prompts.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
@@ -120,7 +120,7 @@ class PromptedAttention(Attention):
             mean = (bias * seen).sum(dim=-1, keepdim=True) / seen.sum(dim=-1, keepdim=True)
             bias = F.pad(torch.cat([mean.expand(*mean.shape[:-1], count), bias], dim=-1), (0, 0, count, 0))
         if layout is not None:
-            layout = Layout(layout.grid, layout.prefix, layout.places, layout.windows, prompts=count)
+            layout = TokenLayout(layout.grid, layout.prefix, layout.places, layout.windows, prompts=count)
         return super().forward(x, bias, rotary, layout)[:, count:]
 
 

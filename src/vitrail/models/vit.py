@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import VitrailError
-from vitrail.models.attention import Attention, Layout, Rotary
+from vitrail.models.attention import Attention, Rotary, TokenLayout
 from vitrail.models.checks import check_image, check_layers, check_settings, pair, whole_numbers
+from vitrail.models.classifier import Classifier
+from vitrail.models.grid import RULES, Grid
 from vitrail.models.heads import AttentionPool, Head
 from vitrail.models.layers import (
     ACTIVATIONS,
@@ -29,9 +32,11 @@ from vitrail.models.layers import (
     init_weights,
 )
 from vitrail.models.neighbours import Neighbours
-from vitrail.models.position import KINDS, RULES, Grid, make_position
+from vitrail.models.position import KINDS, make_position
 from vitrail.models.resnet import LIGHT, Stem, make_stem, stem_stride
 from vitrail.models.tuning import Tuning, add_parts, as_tuning
+
+torch.fx.wrap("check_image")  # to `torch.fx.symbolic_trace` one step
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class ViTSettings:
     # Hybrid: blocks per stage of a ResNet, or convN | resN, N the stride; patch_size then counts on its feature map.
     stem: Stem | None = None
 
-    position: str = "learned"  # none | learned | sincos | sincos1d | factorised | relative | rotary | conditional
+    position: str = "learned"  # a kind of `models.position`: none | learned | sincos | rotary | …
     position_prefix: bool = True  # does a learned table have rows for the class and distillation tokens?
     position_rule: str = "timm"  # how a table is resized to another grid: timm | hf | torchvision | google
     rotary_base: float = 100.0
@@ -111,8 +116,7 @@ class ViTSettings:
             )
         if self.distillation_token and self.pool != "token":
             raise VitrailError('A distillation token goes with pool="token": both tokens have a head of their own.')
-        if "sincos" in self.position and self.width % 4:
-            raise VitrailError(f"Sine-cosine positions need a width that is a multiple of 4, got {self.width}.")
+        KINDS[self.position].check(self.width)
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -165,7 +169,7 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: Layout | None = None
+        self, x: Tensor, bias: Tensor | None = None, rotary: Rotary | None = None, layout: TokenLayout | None = None
     ) -> Tensor:  # B N D
         if self.local is not None:
             assert layout is not None
@@ -177,7 +181,7 @@ class Block(nn.Module):
         return self.norm2(x + self.drop_path(self.scale2(self.mlp(x))))
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Classifier):
     """Images [B, C, H, W] of any size to logits [B, classes], or to features [B, D] when `num_classes` is 0."""
 
     def __init__(self, settings: ViTSettings | None = None, **changes):
@@ -223,7 +227,7 @@ class VisionTransformer(nn.Module):
     def reset_patches(self) -> None:
         """Beside sines and cosines, which have a size of 0.7 and keep it, patches begin as large as their pixels; from
         σ = 0.02 those of 4×4 pixels would be a fifth as large, and three to four points of accuracy were lost."""
-        if "sincos" in self.settings.position:
+        if self.position.outweighs_patches:
             nn.init.trunc_normal_(self.patch.weight, std=self.patch.weight[0].numel() ** -0.5)
 
     @property
@@ -240,18 +244,28 @@ class VisionTransformer(nn.Module):
         """The grid of patch tokens that an image of this size is cut into."""
         return ceil_div((height, width), self.settings.stride)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The tokens after the last norm, [B, N, D]."""
+        return self.encode(*self.embed(x))
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits [B, classes]; with a distillation token, the mean of the two heads, as DeiT does at inference."""
-        heads = self.forward_heads(x)
-        return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
+        if self.head_distillation is None or not self.settings.num_classes:
+            return super().forward_head(features, pre_logits)
+        if pre_logits:
+            return (self.head.pre_logits(self.pool(features)) + features[:, 1]) / 2
+        of_class, of_teacher = self.heads_on(features)
+        return (of_class + of_teacher) / 2
 
     def forward_heads(self, x: Tensor) -> tuple[Tensor, ...]:
         """The output of each head: one or, with a distillation token, (class head, distillation head)."""
-        tokens = self.encode(*self.embed(x))
-        logits = self.head(self.pool(tokens))
+        return self.heads_on(self.forward_features(x))
+
+    def heads_on(self, features: Tensor) -> tuple[Tensor, ...]:
+        logits = super().forward_head(features)
         if self.head_distillation is None or not self.settings.num_classes:
             return (logits,)
-        return logits, self.head_distillation(tokens[:, 1])
+        return logits, self.head_distillation(features[:, 1])
 
     def embed(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Eq. 1: the tokens [B, N, D] that enter the first block, and the grid h×w of those that are patches."""
@@ -292,7 +306,7 @@ class VisionTransformer(nn.Module):
         Where patches were left out, `places` [B, n] says which ones these are. `before(i, tokens)` may change what
         block i is given."""
         bias, rotary = self.position.bias(grid), self.position.rotary(grid)
-        layout = Layout(grid, self.settings.prefix_names, places)
+        layout = TokenLayout(grid, self.settings.prefix_names, places)
         for i, block in enumerate(self.blocks):
             if before is not None:
                 x = before(i, x)
@@ -300,7 +314,7 @@ class VisionTransformer(nn.Module):
                 x = checkpoint(block, x, bias, rotary, layout, use_reentrant=False)
             else:
                 x = block(x, bias, rotary, layout)
-            if i == 0 and self.settings.position == "conditional":
+            if i == 0 and self.position.acts == "between":
                 prefix, patches = x[:, : self.prefix_tokens], x[:, self.prefix_tokens :]
                 patches = self.position.between(patches.unflatten(1, grid))
                 x = torch.cat([prefix, patches.flatten(1, 2)], dim=1)

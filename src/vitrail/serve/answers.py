@@ -118,7 +118,7 @@ class Studio:
             "pooled": view.pooled,
         }
         strip = []
-        stages = view.stages if view.lens.whole.task == "classify" else view.stages[:-1]  # no class is made of patches
+        stages = view.stages[:-1] if view.lens.whole.kind.answers_inside else view.stages  # no class is made of patches
         for number, stage in enumerate(stages):
             strip.append({"key": stage.key, "title": stage.title, "shape": stage.shape, "note": stage.note})
             for name, value in (("colours", stage.colours), ("table", stage.table)):
@@ -140,8 +140,8 @@ class Studio:
     def said(self, asked: Asked) -> bytes:
         """Of a model that segments or detects: its mask or its boxes."""
         view = self.view(asked)
-        if view.lens.whole.task == "classify":
-            raise VitrailError(f"{view.lens.about['name']} says one class of a picture, neither masks nor boxes.")
+        if not view.lens.whole.kind.answers_inside:
+            raise VitrailError(f"{view.lens.about['name']} gives one class for an image, neither masks nor boxes.")
         return tensors(*view.said)
 
     def classes(self, asked: Asked) -> dict[str, Any]:

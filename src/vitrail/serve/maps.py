@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vitrail.models import SwinTransformer
-from vitrail.models.attention import Layout
+from vitrail.models.attention import TokenLayout
 from vitrail.models.layers import ceil_div
 
 NOWHERE = -1000
@@ -41,7 +41,7 @@ def windows_first(attention: Tensor) -> Tensor:
     return attention[0] if attention.ndim == 5 else attention
 
 
-def places(layout: Layout) -> Tensor:
+def places(layout: TokenLayout) -> Tensor:
     """Where the tokens of each window of a captured layer lie: int32 [windows, n]."""
     if layout.windows is not None and isinstance(layout.places, Tensor):
         return torch.where(layout.places < 0, NOWHERE, layout.places).int().cpu()

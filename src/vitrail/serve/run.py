@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from vitrail.data.split import read_split
 from vitrail.errors import VitrailError, extra
-from vitrail.models import MaskedAutoencoder
 from vitrail.predict import Predictor, load
 from vitrail.serve.pictures import Sample, find_samples, offered
-from vitrail.training.run_record import read_record
-from vitrail.weights.checkpoint import HEADER
+from vitrail.training.run_folder import read_record
 from vitrail.weights.files import read_source
+from vitrail.weights.header import HEADER
 from vitrail.weights.shipped import AUTOENCODER, shipped
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def studio(
     try:
         found = [m if isinstance(m, Predictor) else opened(m, architecture, device) for m in models]
         lenses = [Lens(one, name) for one, name in zip(found, called(models, found), strict=True)]
-        if mae is None and not any(isinstance(lens.predictor.model, MaskedAutoencoder) for lens in lenses):
+        if mae is None and not any(lens.whole.kind.self_supervised for lens in lenses):
             mae = shipped(AUTOENCODER)
         if mae is not None:
             lenses.append(painter(mae, device))
@@ -86,7 +85,7 @@ def painter(mae: str | PathLike[str], device: str | None) -> "Lens":
     from vitrail.serve.views import Lens
 
     found = load(mae, device=device)
-    if not isinstance(found.model, MaskedAutoencoder):
+    if not found.kind.self_supervised:
         raise VitrailError(
             f"{os.fspath(mae)} is no masked autoencoder: --mae takes a run of `vitrail pretrain`, and any other model "
             "is named before the options."

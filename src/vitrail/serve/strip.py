@@ -17,17 +17,6 @@ from vitrail.explain.colours import component_colours, principal_components
 from vitrail.models import SwinTransformer
 from vitrail.models.layers import pad_to_multiple
 
-POSITIONS = {
-    "none": "no positions: the order of the patches is unknown to this model",
-    "learned": "a learned vector per patch",
-    "sincos": "fixed waves over rows and columns",
-    "sincos1d": "fixed waves over the raster index",
-    "factorised": "a learned vector per row plus one per column",
-    "relative": "a learned bias per offset, inside attention",
-    "rotary": "queries and keys are turned, inside attention",
-    "conditional": "a 3×3 convolution after the first block",
-}
-
 
 @dataclass
 class Stage:
@@ -72,7 +61,7 @@ def stages(net: Any, x: Tensor) -> list[Stage]:
         table = net.position.add(torch.zeros_like(embedded))[0]
         changed = bool(table.abs().max() > 0)
         front = net.prefix_tokens
-        note = POSITIONS[s.position] + (f"; {names(front)} in front" if front else "")
+        note = net.position.summary + (f"; {names(front)} in front" if front else "")
         alone = as_bytes(principal(table)) if changed else None
         shown.append(principal(added[0]) if changed else shown[0])
         coloured.append(Stage("positions", "+ positions", [1, front + h * w, d], note, table=alone))

@@ -16,12 +16,11 @@ from vitrail import explain
 from vitrail.data import fit_image, to_tensor
 from vitrail.errors import VitrailError
 from vitrail.explain.looking import seeing, spread
-from vitrail.models import MaskedAutoencoder, Preprocessing, SwinTransformer, capture
-from vitrail.models.detect import viewing_size
+from vitrail.models import Preprocessing, SwinTransformer, capture
+from vitrail.models.dense.detector import viewing_size
 from vitrail.predict import Predictor
 from vitrail.serve.maps import LARGEST_LAYER, SENT_AT_ONCE, packed, packed_bytes, places, windows_first
 from vitrail.serve.pictures import jpeg
-from vitrail.serve.said import said
 from vitrail.serve.strip import Stage, stages
 
 TOP = 5
@@ -54,15 +53,15 @@ class Lens:
         self.whole, self.predictor = predictor, predictor.backbone
         self.net = seeing(self.predictor.model)
         self.stride: tuple[int, int] = self.net.settings.stride
-        self.detects = predictor.task == "detect"
-        self.preprocessing = predictor.preprocessing if self.detects else self.predictor.preprocessing
+        self.sizes_itself = predictor.kind.sizes_itself
+        self.preprocessing = predictor.preprocessing if self.sizes_itself else self.predictor.preprocessing
         self.heads: list[int] = [block.attention.heads for block in self.net.blocks]
 
     @property
     def longer(self) -> float:
         """How much longer than its short side a picture may be that is shown in its own shape."""
         short, long = sorted(self.preprocessing.size)
-        return long / short if self.detects else 1.0
+        return long / short if self.sizes_itself else 1.0
 
     @cached_property
     def largest(self) -> int:
@@ -76,7 +75,7 @@ class Lens:
     @cached_property
     def own(self) -> int:
         side = min(self.preprocessing.size)
-        return min(side, self.largest) if self.detects else side
+        return min(side, self.largest) if self.sizes_itself else side
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -93,7 +92,8 @@ class Lens:
             "name": self.name,
             "family": type(self.predictor.model).__name__,
             "task": self.whole.task,
-            "head": getattr(model.settings, "head", None) if self.whole.task != "classify" else None,
+            "overlay": self.whole.kind.overlay_kind,
+            "head": getattr(model.settings, "head", None) if self.whole.kind.answers_inside else None,
             "parameters": sum(p.numel() for p in model.parameters()),
             "heads": self.heads,
             "prefix": [name.replace("_", " ") for name in tokens] + registers,
@@ -101,8 +101,8 @@ class Lens:
             "size": self.own,
             "sizes": self.sizes,
             "stride": list(self.stride),
-            "reconstructs": isinstance(model, MaskedAutoencoder),
-            "norm_pix": isinstance(model, MaskedAutoencoder) and model.settings.norm_pix,
+            "reconstructs": self.whole.kind.self_supervised,
+            "norm_pix": self.whole.kind.self_supervised and getattr(model.settings, "norm_pix", False),
             "mask_ratio": getattr(model.settings, "mask_ratio", None),
         }
 
@@ -110,7 +110,7 @@ class Lens:
         """As the model was "trained", with `size` as the short side; or the "whole" picture in its own shape, over as
         many patches. A detector takes all pictures in their own shape."""
         pre = self.preprocessing
-        if self.detects:
+        if self.sizes_itself:
             viewed = viewing_size((image.height, image.width), size, round(size * self.longer))
             pre = replace(pre, size=viewed, fit="stretch")
         elif fit == "trained" and pre.fit != "native":
@@ -193,8 +193,10 @@ class View:
 
     @cached_property
     def said(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The mask or the boxes, of a model that gives such."""
-        return said(self)
+        """The mask or the boxes, of a model that gives such. It sees exactly what the view does."""
+        frame = (self.fitted.image.height, self.fitted.image.width)  # with the margin that the backbone adds
+        with torch.inference_mode():
+            return self.lens.whole.kind.overlay(self.lens.whole, self.x, frame)
 
     @cached_property
     def stages(self) -> list[Stage]:

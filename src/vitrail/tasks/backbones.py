@@ -10,12 +10,13 @@ from torch import nn
 from vitrail.data.samples import Sample, some
 from vitrail.errors import VitrailError
 from vitrail.models import CNNSettings, MAESettings, Preprocessing, Settings, build, create_model, resolve
-from vitrail.models.catalog import change, model_settings, takes_distillation
+from vitrail.models.registry import change, model_settings, takes_distillation
 from vitrail.reasons import Reason
 from vitrail.tasks.planning import by
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.adapter_file import base_of
-from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of
+from vitrail.weights.checkpoint import Checkpoint, backbone_of
+from vitrail.weights.header import DENSE
 from vitrail.weights.shipped import CLASSIFIER, check_architecture, shipped
 
 SHAPE = ("version", "width", "depth", "depths", "patch_size", "stem")  # of a transformer: fields of its settings

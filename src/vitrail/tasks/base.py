@@ -7,7 +7,7 @@ a task asks the task.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -15,23 +15,28 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
-from vitrail.data.augment.crop import Canvas
 from vitrail.data.image_set import ImageSet, fitted, shrunk
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
+from vitrail.models import Preprocessing
 from vitrail.options import Config, Options
 from vitrail.tasks.backbones import Start
 from vitrail.tasks.context import Context
+from vitrail.tasks.exporting import Graph, LogitsAndFeatures, check_difference, difference, open_sizes, shapes_to_try
 from vitrail.tasks.planning import Choices, Facts
 
 Batch = tuple[Any, Any]  # what the model is given, and what it is to answer
-Row = tuple[str, str, object]  # of a plan: name, value, reason
+Row = tuple[str, str, Any]  # of a plan: name, value, reason
 
 
 class Objective(Protocol):
     """What the training loop minimises."""
+
+    def module(self, model: nn.Module) -> nn.Module:
+        """The module whose forward the loss is made of."""
 
     def outputs(self, net: nn.Module, inputs: Any) -> Any:
         """What the loss is made of."""
@@ -43,10 +48,11 @@ class Objective(Protocol):
 class Augment(Protocol):
     """From decoded images to a batch. `numbers` say which images these are, `keys` what each draws at random."""
 
+    output_values: int | None  # numbers that an image becomes; None: not to be made several steps at once
+
     def __call__(
-        self, images: Sequence[Tensor] | Canvas, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: torch.device,
-        out: Any = None,
-    ) -> Batch: ...  # fmt: skip
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: torch.device, out: Any = None
+    ) -> Batch: ...
 
 
 @dataclass
@@ -79,13 +85,17 @@ class Evaluation:
 class Task(ABC):
     name: ClassVar[str]
     verb: ClassVar[str] = "train"  # of the command that trains it
-    done: ClassVar[str]  # what it does to images, in the past: "classified"
+    method: ClassVar[str] = "predict"  # of a Predictor, that gives its answers
     figure: ClassVar[str] = ""  # chooses between epochs, higher is better; without one the last epoch is kept
     titles: ClassVar[Mapping[str, str]] = {}  # of its figures, for people
+    short: ClassVar[Mapping[str, str]] = {}  # the same inside of a sentence
     options: ClassVar[tuple[type[Options], ...]] = ()  # besides those that all tasks have
     expects: ClassVar[str]  # what DATA may be
     by_name: ClassVar[bool] = False  # may DATA be the name of a data set, or a pattern of shards?
-    predict_options: ClassVar[tuple[str, ...]] = ()  # of `vitrail predict`, those that only some tasks have
+    predict_options: ClassVar[tuple[str, ...]] = ("top", "csv", "flip", "crops")  # of `vitrail predict`
+    self_supervised: ClassVar[bool] = False  # are its images their own targets?
+    sizes_itself: ClassVar[bool] = False  # does the model take images whole, and bring them to its size?
+    overlay_kind: ClassVar[str | None] = None  # what the Studio lays over an image: mask, boxes
     validations: ClassVar[int | None] = None  # at most so many in a run; None: after every epoch
     divides_itself: ClassVar[bool] = False  # does `open` divide the data into splits by --val?
     answers_inside: ClassVar[bool] = False  # are its answers inside the image, so that views of it can't be averaged?
@@ -227,3 +237,88 @@ class Task(ABC):
                 f"--knn, --probe, --flip and --crops go with a classifier; this model was trained to {self.name}.",
                 code="option_of_another_task", task=self.name,
             )  # fmt: skip
+
+    def backbone(self, model: Any) -> Any:
+        """What gives features: of most the model itself."""
+        return model
+
+    def own_loss(self, model: Any, x: Tensor) -> Callable[[nn.Module], Tensor] | None:
+        """Of a self-supervised model: its loss on these images under one mask, as a function of the model."""
+        return None
+
+    def order(self, predictor: Any, probabilities: Tensor) -> list[int]:
+        """All classes of one image, its answer first, then the likeliest."""
+        return probabilities.argsort(descending=True, stable=True).tolist()
+
+    def explained_class(self, predictor: Any, x: Tensor) -> int | None:
+        """Which class to explain where nobody says; None: the likeliest."""
+        return None
+
+    def answers(self, predictor: Any, images: Iterable[Any], batch_size: int = 32, **options: Any) -> Iterator[Any]:
+        """Of a task whose answers lie inside the image: one for each, in order and as they come."""
+        raise self.refuse(predictor, self.name)
+
+    def refuse(self, predictor: Any, wanted: str) -> VitrailError:
+        return VitrailError(
+            f"{predictor.name or 'This model'} was made to {self.name}: use `{self.method}`.",
+            code="other_task", task=self.name, wanted=wanted,
+        )  # fmt: skip
+
+    @abstractmethod
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> "Writer":
+        """What `vitrail predict` prints and writes."""
+
+    def overlay(
+        self, predictor: Any, x: Tensor, frame: tuple[int, int]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What the Studio lays over the image: arrays, and words about them. `x` is [1, C, H, W] as the model sees it,
+        `frame` its size with the margin that the backbone adds."""
+        raise VitrailError(f"{predictor.name or 'This model'} gives no answer inside of an image.", code="no_overlay")
+
+    # -- export ------------------------------------------------------------------------------------------------------
+
+    def export_preprocessing(self, pre: Preprocessing) -> tuple[Preprocessing, list[str]]:
+        """With what a file is written, and notes on it."""
+        return pre, []
+
+    def exported(self, model: Any) -> tuple[Any, list[str]]:
+        """The part of the model that a graph is made of, and notes on it."""
+        return model, []
+
+    def graph(self, model: Any, size: tuple[int, int]) -> Graph:
+        channels = model.settings.channels
+        return Graph(LogitsAndFeatures(model), torch.zeros(2, channels, *size), {0: Dim("batch"), **open_sizes(model)})
+
+    def check_export(
+        self, model: Any, path: Path, pre: Preprocessing, other: Any, reader: str
+    ) -> tuple[float | None, str]:
+        """The largest difference of the answers of a file that was read back, and a sentence; more than rounding is an
+        error."""
+        found = difference(model, other, shapes_to_try(model, pre.size), pre)
+        check_difference(path, found)
+        what = "logits" if model.settings.num_classes else "features"
+        words = f"The written file, read back and run by {reader}: largest difference of the {what} from the model's"
+        return found, f"{words} {found:.1e}"
+
+    # -- `vitrail data inspect` --------------------------------------------------------------------------------------
+
+    def inspected(self, data: str) -> Source:
+        """DATA as it is, with everything that is wrong with it."""
+        return self.open(data, Config((), {}))
+
+    def draw_samples(self, source: Source, out: Path) -> tuple[str, Path] | None:
+        """A sheet with some images and their labels, with a title; None: what the model will see says it all."""
+        return None
+
+
+class Writer(Protocol):
+    """What a task prints and writes of its answers, image by image."""
+
+    def each(self, paths: Sequence[Path], failed: Callable[[VitrailError], None]) -> Iterator[tuple[Path, Any]]:
+        """The images that can be read, with the answers to them; the others go to `failed`."""
+
+    def write(self, path: Path, answer: Any) -> None:
+        """Prints an answer, and writes its rows and files."""
+
+    def close(self) -> None:
+        """The end of the files, also for whoever interrupts."""

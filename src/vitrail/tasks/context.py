@@ -1,23 +1,23 @@
-"""One run of training, as an explicit value that its phases and its task's functions are handed."""
+"""One run of training, as an explicit value that its phases and its task are handed; and what its model says of it."""
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.console import Console
+from vitrail.data.loader import Subset, all_bad
 from vitrail.data.samples import Sample, Source
-from vitrail.data.subset import Subset, all_bad
 from vitrail.distributed import Processes
 from vitrail.models import Preprocessing
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start
-
-if TYPE_CHECKING:
-    from vitrail.tasks.base import Task
 
 
 @dataclass
@@ -31,7 +31,7 @@ class LinearProbe:
 
 @dataclass
 class Context:
-    task: "Task"
+    task: Any  # a `Task`
     data: str
     source: Source
     samples: dict[str, list[Sample]]  # "train", "val"
@@ -93,3 +93,31 @@ class Context:
         """The validation images that can be read."""
         subset = self.subsets["val"]
         return [subset.samples[number] for number in subset.numbers]
+
+
+def header_of(ctx: Context, row: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What the model of a run says of itself: task, options, data, figures, and which images were held out."""
+    about = {"task": ctx.task.name, **ctx.task.header(ctx), "recipe": ctx.config.shared()}
+    about |= {"data": Path(ctx.data).name, "metrics": dict(row), **more}
+    return about | ({"held_out": samples_digest(ctx.samples["val"])} if ctx.samples.get("val") else {})
+
+
+def samples_digest(samples: list[Sample]) -> str:
+    """Of the names and labels, in order: what a number means in a saved state."""
+    text = json.dumps([[sample.name, sample.labels] for sample in samples])
+    return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def is_refitted(about: Mapping[str, Any]) -> bool:
+    """By the header of its model: was a run trained, in the end, on the images it had been validated on?"""
+    return bool(about.get("finished")) and (about.get("recipe") or {}).get("refit") == "on"
+
+
+def is_same_split(about: Mapping[str, Any], other: Mapping[str, Any], own_val: bool) -> bool:
+    """By the headers of their models: did two runs hold out the same images? `own_val`: the data comes with them. Older
+    headers have no digest of these, but the name of the data, and how they were drawn."""
+    if "held_out" in about and "held_out" in other:
+        return about["held_out"] == other["held_out"]
+    one, two = (each.get("recipe") or {} for each in (about, other))
+    alike = own_val or all(name in one and one[name] == two.get(name) for name in ("seed", "val"))
+    return alike and about.get("data") == other.get("data")

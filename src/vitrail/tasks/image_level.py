@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.images import Augmenter, Policy
 from vitrail.data.augment.randaugment import to_device
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source
-from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
 from vitrail.models.tuning import PARTS, freeze, learns, tune, tuning_of
@@ -23,7 +23,7 @@ from vitrail.options import Config
 from vitrail.tasks.backbones import Start, set_drop_path, start_model, typical_side
 from vitrail.tasks.base import Batch, Row, Task
 from vitrail.tasks.context import Context
-from vitrail.tasks.heads import Heads
+from vitrail.tasks.linear_probe import Heads
 from vitrail.tasks.tuning_cost import budget_rows
 
 
@@ -32,7 +32,7 @@ class AugmentImages:
 
     def __init__(self, augmenter: Augmenter, objective: Any, subset: Subset, truths: Sequence[Any]):
         self.augmenter, self.objective, self.subset, self.truths = augmenter, objective, subset, truths
-        self.output_values = int(np.prod(augmenter.size)) * len(augmenter.mean)  # numbers that an image becomes
+        self.output_values: int | None = int(np.prod(augmenter.size)) * len(augmenter.mean)
         self._known: Tensor | None = None  # the targets of all images, where these live on the device
 
     def __call__(

@@ -1,4 +1,4 @@
-"""What evaluations of all tasks share: which images are scored, which class is which, and the model over all of them."""
+"""What the evaluations of all tasks share: which images are scored, which class is which, and the answers."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 from vitrail.data.samples import Sample, Source, plural, some
 from vitrail.data.split import place, read_split
 from vitrail.errors import VitrailError, nearest
-from vitrail.tasks.provenance import is_refitted
+from vitrail.tasks.context import is_refitted
 from vitrail.weights import read_checkpoint
 
 Progress = Callable[[str, int, int], None]
 REFITTED = (
-    "{} of them had been held out, and were trained on once they had chosen (--refit): the figures from before that are "
-    "in the report of the run; for others, evaluate on images that the model has never seen."
+    "{} of them had been held out, and were trained on once they had chosen (--refit): the figures from before that "
+    "are in the report of the run; for others, evaluate on images that the model has never seen."
 )
 
 
@@ -99,8 +99,8 @@ def _plain(name: str) -> str:
 
 
 def answers_of(
-    predictor: Any, samples: Sequence[Sample], what: str, batch_size: int, progress: Progress | None, flip: bool = False,
-    crops: int = 1,
+    predictor: Any, samples: Sequence[Sample], what: str, batch_size: int, progress: Progress | None,
+    flip: bool = False, crops: int = 1,
 ) -> tuple[Tensor, list[Sample], list[tuple[str, str]]]:  # fmt: skip
     """The rows of the readable images, which these are, and (name, reason) of the others."""
     rows, kept, problems = [], [], []

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from vitrail.data.augment.mixing import draw, mix
-from vitrail.data.loader import epoch_order, occurrences
+from vitrail.data.loader import Subset, epoch_order, occurrences
 from vitrail.data.samples import plural
-from vitrail.data.subset import Subset
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.tasks.base import Augment, Batch
@@ -50,7 +49,9 @@ class Batches:
                 code="batch_too_small", processes=processes.count, batch_size=self.batch_size,
             )  # fmt: skip
         self.steps = len(train.numbers) // self.batch_size  # per epoch; the incomplete last batch is left out
-        self._ahead = LookAhead(train, augment, processes.device, note)
+        # Several steps are made at once where the images live on the device whole.
+        resident = train.loader.resident is not None
+        self._ahead = LookAhead(train, augment, processes.device, note) if resident else None
         self._memory: Tensor | None = None  # of the last batch, to be written over
 
     def epoch(self, epoch: int, first: int, last: bool, sums: dict[str, float]) -> Steps:
@@ -76,7 +77,8 @@ class Batches:
     def _steps(
         self, epoch: int, numbers: Numbers, sums: dict[str, float], following: Callable[[], Numbers] | None
     ) -> Steps:
-        numbers = yield from self._ahead.steps(epoch, numbers, sums, following)
+        if self._ahead is not None:
+            numbers = yield from self._ahead.steps(epoch, numbers, sums, following)
         mine, again = numbers  # what is not made several steps at once
         device = self.processes.device
         with closing(self.train.loader.batches(mine)) as batches:
@@ -98,7 +100,8 @@ class Batches:
                 yield inputs, targets
 
     def close(self) -> None:
-        self._ahead.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
 
 def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:

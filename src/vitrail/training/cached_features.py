@@ -1,4 +1,4 @@
-"""Features in place of images: where the head alone is trained and nothing is drawn at random, the backbone runs once."""
+"""Features in place of images: where only the head is trained and nothing is random, the backbone runs once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.subset import Subset
+from vitrail.data.loader import Subset
 from vitrail.tasks.context import Context
-from vitrail.tasks.heads import Heads
 from vitrail.tasks.image_level import ImageTask
+from vitrail.tasks.linear_probe import Heads
 
 
 class HeadObjective:

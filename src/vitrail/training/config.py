@@ -93,7 +93,7 @@ def from_dict(values: Mapping[str, Any], default: str = "classify") -> TrainConf
     return TrainConfig(task, **{name: value for name, value in values.items() if name in known})
 
 
-def concerning(config: TrainConfig) -> dict[str, Any]:
+def concerning(config: Config) -> dict[str, Any]:
     """For a reader: without what is left open, switches, and the options of a kind of tuning that is not used."""
     defaults, about, tune = config.defaults, config.about, config.get("tune")
     return {

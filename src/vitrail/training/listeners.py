@@ -6,9 +6,9 @@ from collections.abc import Callable
 from vitrail.tasks.context import Context
 from vitrail.training import messages
 from vitrail.training.log import Log
+from vitrail.training.run_folder import save_state
 from vitrail.training.selection import early_best
 from vitrail.training.signals import StopSignals
-from vitrail.training.state import save_state
 from vitrail.training.trainer import Listener, Row, Trainer
 
 SAVE_EVERY = 600.0  # seconds between saved states inside a long epoch

@@ -1,4 +1,4 @@
-"""What a run says: its plan before it starts, its progress, advice, and the outcome. All its sentences are made here."""
+"""What a run says: its plan, its progress, advice, and the outcome. All sentences of a run are made here."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -100,8 +100,8 @@ TITLES = {
 # What a plan decides where it is left open.
 CHOSEN = {
     "epochs", "batch_size", "lr", "optimizer", "weight_decay", "layer_decay", "warmup", "ema", "val", "augment", "flip",
-    "drop_path", "mixup", "cutmix", "label_smoothing", "balance", "refit", "head", "pyramid", "crop", "distill", "alpha",
-    "temperature",
+    "drop_path", "mixup", "cutmix", "label_smoothing", "balance", "refit", "head", "pyramid", "crop", "distill",
+    "alpha", "temperature",
 }  # fmt: skip
 # First in the help, in this order.
 COMMON = (

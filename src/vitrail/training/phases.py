@@ -25,13 +25,11 @@ from vitrail.models.interpolation import best_share, between, copies
 from vitrail.reasons import Reason
 from vitrail.tasks.classify.plan import fine_tuning_rate
 from vitrail.tasks.context import Context, LinearProbe
-from vitrail.tasks.heads import exchange_heads, heads_of, is_bad_start
 from vitrail.tasks.image_level import ImageTask
+from vitrail.tasks.linear_probe import exchange_heads, heads_of, is_bad_start
 from vitrail.training import messages
-from vitrail.training.outputs import keep_model, write_model
-from vitrail.training.run_record import begin_folder, read_record
+from vitrail.training.run_folder import begin_folder, keep_model, load_state, read_record, write_model
 from vitrail.training.setup import make_trainer, read_images
-from vitrail.training.state import load_state
 from vitrail.weights import read_checkpoint
 
 START = "start.safetensors"  # in the run folder, until the run is finished: what tuning started from

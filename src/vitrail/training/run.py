@@ -16,26 +16,32 @@ from vitrail.distributed import Processes, processes
 from vitrail.environment import command_line
 from vitrail.errors import VitrailError
 from vitrail.inference.precision import choose_precision, fitting_threads
-from vitrail.models.short import can_build
+from vitrail.models.kernels.short_attention import can_build
 from vitrail.reasons import Reason
 from vitrail.tasks import registry
 from vitrail.tasks.base import Measured, Task
-from vitrail.tasks.context import Context
+from vitrail.tasks.context import Context, samples_digest
 from vitrail.tasks.image_level import learns_matrices
 from vitrail.tasks.planning import Facts, settled
-from vitrail.tasks.provenance import samples_digest
 from vitrail.training import messages
 from vitrail.training.batches import seed_step
 from vitrail.training.config import TrainConfig, made
 from vitrail.training.log import check_packages
 from vitrail.training.messages import Kept, show_plan
-from vitrail.training.optimizers import hidden
-from vitrail.training.outputs import clean_up, keep_model, spent, write_page
+from vitrail.training.optimization import hidden
 from vitrail.training.phases import REFIT, START, interpolate, probe, refit, tune
-from vitrail.training.run_record import continued, read_record
+from vitrail.training.run_folder import (
+    clean_up,
+    continued,
+    keep_model,
+    load_state,
+    read_record,
+    remove_parts,
+    spent,
+    write_page,
+)
 from vitrail.training.setup import caches, check_compiler, read_images, would_compile
 from vitrail.training.signals import Stopped
-from vitrail.training.state import load_state, remove_parts
 from vitrail.weights import read_checkpoint
 
 

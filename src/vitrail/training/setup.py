@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from vitrail.data.image_set import cache_mode, default_workers, fitted
-from vitrail.data.subset import read_subset
+from vitrail.data.loader import read_subset
 from vitrail.errors import VitrailError
-from vitrail.models.short import can_build
+from vitrail.models.kernels.short_attention import can_build
 from vitrail.tasks.context import Context
 from vitrail.tasks.image_level import ImageTask
 from vitrail.training import messages
@@ -17,7 +17,7 @@ from vitrail.training.cached_features import cached_features
 from vitrail.training.fast.cuda_graph import RecordedSteps
 from vitrail.training.listeners import CountEpochs, KeepBest, KeepState, Show, Stop, WriteLog
 from vitrail.training.log import Log
-from vitrail.training.outputs import keep_model
+from vitrail.training.run_folder import keep_model
 from vitrail.training.signals import Interrupted, Stopped, StopSignals
 from vitrail.training.trainer import Hyperparameters, Listener, Trainer
 

@@ -25,11 +25,9 @@ from vitrail.inference.precision import autocast
 from vitrail.tasks.base import Objective
 from vitrail.training.batches import Batches, seed_step
 from vitrail.training.fast.deferred import Deferred
-from vitrail.training.optimizers import make_optimizer
-from vitrail.training.schedules import rate_factor, set_rates
+from vitrail.training.optimization import RunningAverage, make_optimizer, rate_factor, set_rates, statistics
 from vitrail.training.selection import is_kept
 from vitrail.training.signals import Stopped
-from vitrail.training.weight_average import RunningAverage, statistics
 
 Row = dict[str, Any]  # the figures of an epoch
 

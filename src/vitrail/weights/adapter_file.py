@@ -15,22 +15,16 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import Preprocessing, Settings, catalog
+from vitrail.models import ModelSettings, Preprocessing, catalog
+from vitrail.models.checks import setting_names, setting_values
 from vitrail.models.tuning import PARTS, add_parts, is_part, learns, take_parts
-from vitrail.weights.checkpoint import (
-    ADAPTER,
-    Checkpoint,
-    Header,
-    read_header,
-    settings_of,
-    understand,
-    unwrapped,
-)
+from vitrail.weights.checkpoint import Checkpoint, understand
 from vitrail.weights.files import RawFile, read_file, read_json, read_source
 from vitrail.weights.fit import fit
+from vitrail.weights.header import ADAPTER, Header, header_of, read_header, settings_of, unwrapped
 from vitrail.weights.published import in_cache
 from vitrail.weights.rules import State, group_names
-from vitrail.weights.save import header_of, write_weights
+from vitrail.weights.save import write_weights
 from vitrail.weights.shipped import shipped, shipped_names
 
 # What may differ between a base and the model that was tuned on it: the head, the size of the pictures, randomness.
@@ -98,7 +92,7 @@ class AdapterFile:
     header: Header
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ModelSettings:
         return self.header.settings
 
 
@@ -136,7 +130,7 @@ def complete(raw: RawFile, base: str | PathLike[str] | None = None) -> Checkpoin
         "vitrail",
         fitted.state | file.state,
         file.settings,
-        stated=set(file.settings.__dataclass_fields__),
+        stated=set(setting_names(type(file.settings))),
         preprocessing=header.preprocessing,
         labels=header.labels,
         name=header.name,
@@ -219,7 +213,7 @@ class Adapters:
             raise VitrailError(_another(file, found, "this model"))
         if file.kind in PARTS and (there := getattr(self._base, "tuning", None)) is not None:
             raise VitrailError(f"The model holds {there} already; load the base without them first.")
-        own, theirs = asdict(self._base), asdict(file.settings)
+        own, theirs = setting_values(self._base), setting_values(file.settings)
         if wrong := [f"{key}={theirs[key]!r}" for key in own if key not in FREE and own[key] != theirs.get(key)]:
             raise VitrailError(f"{file.path} was made with {', '.join(wrong)}, unlike this model; load it by itself.")
         if active == name:  # what is in use goes before its file does, and comes back as the new one

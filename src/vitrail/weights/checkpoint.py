@@ -1,41 +1,33 @@
 """A checkpoint, understood: weights under our names, the settings of its model, its preprocessing and labels."""
 
-import json
 import math
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from os import PathLike
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
-
-from torch import nn
+from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import Entry, Preprocessing, Settings, ViTSettings, resolve
-from vitrail.models.catalog import change
-from vitrail.models.checks import known_fields, pair, tuples
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
-from vitrail.models.position import Grid
+from vitrail.models import Entry, ModelSettings, Preprocessing, ViTSettings, resolve
+from vitrail.models.checks import pair, setting_names, tuples
+from vitrail.models.grid import Grid
+from vitrail.models.position import KINDS
+from vitrail.models.registry import change
 from vitrail.weights import google, hf, hf_config, timm, torchvision
-from vitrail.weights.files import RawFile, read_source
+from vitrail.weights.files import RawFile
+from vitrail.weights.header import ADAPTER, DENSE, HEADER, read_header, reading
 from vitrail.weights.identify import identify
-from vitrail.weights.infer import CLASSES, infer
-from vitrail.weights.rules import Layout, State, group_names
+from vitrail.weights.infer import infer
+from vitrail.weights.rules import State, WeightLayout, group_names
 
 # A state dict of ours that was saved without a header.
 OURS = [
-    Layout("vitrail", "mae", ("encoder.patch.weight", "decoder_embed.weight"), None, {}),
-    Layout("vitrail", "vit", ("patch.weight", "blocks.{i}.attention.qkv.weight"), None, {}),
-    Layout("vitrail", "swin", ("patch.weight", "stages.{i}.{j}.bias.table"), None, {}),
-    Layout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
+    WeightLayout("vitrail", "mae", ("encoder.patch.weight", "decoder_embed.weight"), None, {}),
+    WeightLayout("vitrail", "vit", ("patch.weight", "blocks.{i}.attention.qkv.weight"), None, {}),
+    WeightLayout("vitrail", "swin", ("patch.weight", "stages.{i}.{j}.bias.table"), None, {}),
+    WeightLayout("vitrail", "swinv2", ("patch.weight", "stages.{i}.{j}.bias.fc2.weight"), None, {}),
 ]
-LAYOUTS: list[Layout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
-HEADER = "vitrail"  # the key of our JSON in a safetensors header
-ADAPTER = "vitrail_adapter"  # the same in a file that holds an adapter alone
-DENSE = (SegmenterSettings, DetectorSettings)  # a backbone and what stands on it
+LAYOUTS: list[WeightLayout] = [*timm.LAYOUTS, *hf.LAYOUTS, *torchvision.LAYOUTS.values(), *google.LAYOUTS, *OURS]
 # A block with something more in it computes something else; without a head of some other task the rest is still right.
 INSIDE = re.compile(r"(blocks|layers?|features)\.\d+\.|encoder_?(block|layer)_\d+")
 
@@ -45,7 +37,7 @@ class Checkpoint:
     path: Path
     dialect: str
     state: State  # under our names
-    settings: Settings
+    settings: ModelSettings
     stated: set[str]  # the settings that the file itself tells; the others are the catalog's or a default
     preprocessing: Preprocessing
     labels: list[str] | None
@@ -55,41 +47,19 @@ class Checkpoint:
     about: dict[str, Any] = field(default_factory=dict)  # what a run said of itself: task, recipe, metrics, …
 
 
-def read_checkpoint(
-    source: str | PathLike[str], model: str | None = None, base: str | PathLike[str] | None = None, **facts: Any
-) -> Checkpoint:
-    """Reads a checkpoint of any dialect: a file, a folder, or `hf://org/name`.
-
-    What a file can't tell is said by `model`, the name of its architecture, or by single `facts` about it, such as
-    `heads=12`. What has to be assumed all the same is said in one warning. An adapter.safetensors is read with its
-    base, which is found beside it or in the hub's cache, or named by `base`.
-    """
-    raw = read_source(source)
-    if ADAPTER in raw.metadata:
-        from vitrail.weights.adapter_file import complete
-
-        return complete(raw, base)
-    checkpoint = understand(raw, model, facts)
-    if checkpoint.doubt:
-        warnings.warn(checkpoint.doubt, stacklevel=3)  # the line that called `vitrail.load`
-    if checkpoint.unknown:
-        warnings.warn(f"{checkpoint.path}: left out, unknown here: {group_names(checkpoint.unknown)}.", stacklevel=2)
-    return checkpoint
-
-
 def understand(
-    raw: RawFile, model: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
+    raw: RawFile, architecture: str | None = None, facts: dict[str, Any] | None = None, supposed: Iterable[Grid] = ()
 ) -> Checkpoint:
     """A file's checkpoint, without a warning. `supposed` are image sizes, for a table that is not square."""
     if ADAPTER in raw.metadata:
         raise VitrailError(f"{raw.path} is an adapter without its base; a whole model is needed here.")
     if HEADER in raw.metadata:
         checkpoint = _from_header(raw, facts or {})
-        name, asked = checkpoint.name or "", resolve(model)[0].name if model else ""
+        name, asked = checkpoint.name or "", resolve(architecture)[0].name if architecture else ""
         if asked and asked not in (name, encoder := name.removeprefix("mae_"), f"vit_{encoder}"):
             checkpoint.doubt = f"{raw.path} is, by its header, {checkpoint.name}; {asked} was not followed."
         return checkpoint
-    return _from_names(raw, model, facts or {}, supposed)
+    return _from_names(raw, architecture, facts or {}, supposed)
 
 
 def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -100,63 +70,10 @@ def backbone_of(checkpoint: Checkpoint) -> Checkpoint:
     prefix = settings.inside
     state = {name.removeprefix(prefix): each for name, each in checkpoint.state.items() if name.startswith(prefix)}
     pre = replace(checkpoint.preprocessing, size=settings.backbone.image_size)
-    stated = set(settings.backbone.__dataclass_fields__)
+    stated = set(setting_names(type(settings.backbone)))
     return replace(
         checkpoint, state=state, settings=settings.backbone, stated=stated, preprocessing=pre, labels=None, about={}
     )
-
-
-@contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    """Another program's JSON may hold anything."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise VitrailError(f"{path}: its {what} was not understood ({type(error).__name__}: {error}).") from error
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile` or `DistributedDataParallel`."""
-    for name in ("_orig_mod", "module"):
-        if isinstance(inner := getattr(model, name, None), nn.Module):
-            return unwrapped(inner)
-    return model
-
-
-def settings_of(model: nn.Module) -> Settings:
-    if not isinstance(getattr(model, "settings", None), tuple(set(CLASSES.values()))):
-        raise VitrailError(f"{type(model).__name__} is not a model of vitrail: it has no settings.")
-    return cast(Settings, model.settings)
-
-
-def settings_to_dict(settings: Settings) -> dict[str, Any]:
-    family = next(name for name, kind in CLASSES.items() if type(settings) is kind)
-    return {"family": family, **asdict(settings)}
-
-
-def settings_from_dict(values: dict[str, Any]) -> Settings:
-    values = dict(values)
-    kind = CLASSES[values.pop("family")]
-    return kind(**known_fields(kind, values, "The checkpoint's"))
-
-
-@dataclass
-class Header:
-    """All that a file of ours says beside its weights."""
-
-    settings: Settings
-    preprocessing: Preprocessing
-    labels: list[str] | None
-    name: str | None
-    about: dict[str, Any]
-
-
-def read_header(path: Path, text: str) -> Header:
-    with _reading(path, "header"):
-        header = json.loads(text)
-        settings = settings_from_dict(header["settings"])
-        pre = Preprocessing(**tuples(header["preprocessing"]))
-        return Header(settings, pre, header.get("labels"), header.get("name"), dict(header.get("about") or {}))
 
 
 def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
@@ -166,7 +83,7 @@ def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
         "vitrail",
         raw.state,
         change(header.settings, **facts),
-        stated=set(header.settings.__dataclass_fields__),
+        stated=set(setting_names(type(header.settings))),
         preprocessing=header.preprocessing,
         labels=header.labels,
         name=header.name,
@@ -175,7 +92,7 @@ def _from_header(raw: RawFile, facts: dict[str, Any]) -> Checkpoint:
     )
 
 
-def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed: Iterable[Grid]) -> Checkpoint:
+def _from_names(raw: RawFile, architecture: str | None, facts: dict[str, Any], supposed: Iterable[Grid]) -> Checkpoint:
     layout = next((layout for layout in LAYOUTS if layout.fits(raw.state)), None)
     if layout is None:
         some = ", ".join(list(raw.state)[:3])
@@ -186,7 +103,7 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     state, unknown = layout.read(raw.state)
     if strange := [name for name in unknown if INSIDE.search(name)]:
         raise VitrailError(f"{raw.path}: its blocks hold {group_names(strange, most=3)}, which no model here has.")
-    with _reading(raw.path, "config.json"):
+    with reading(raw.path, "config.json"):
         told = {**layout.facts, **_config_facts(raw, layout.dialect), **facts}
         sizes = _stated_sizes(raw, told)
         preprocessing = {**layout.preprocessing, **_stated_preprocessing(raw)}
@@ -200,8 +117,8 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
         raise VitrailError(f"{raw.path}: its table of positions is one for images of {size}, not of {sizes[0]}.")
     size_of_table = {key: value for key, value in known.items() if key == "image_size"}  # it knows best
     known = {**known, **told, **size_of_table}
-    architecture = raw.config.get("architecture")
-    identity = identify(raw.path, layout.family, known, raw.names, architecture, model, preprocessing)
+    configured = raw.config.get("architecture")
+    identity = identify(raw.path, layout.family, known, raw.names, configured, architecture, preprocessing)
     settings = identity.settings
     doubts = [identity.doubt, None if sizes else _doubt_of_table(raw.path, state, settings, identity.entry)]
     return Checkpoint(
@@ -218,11 +135,13 @@ def _from_names(raw: RawFile, model: str | None, facts: dict[str, Any], supposed
     )
 
 
-def _doubt_of_table(path: Path, state: State, settings: Settings, entry: Entry | None) -> str | None:
+def _doubt_of_table(path: Path, state: State, settings: ModelSettings, entry: Entry | None) -> str | None:
     """n² rows are n×n patches without a row for the class token, or a wide image and one: its n-1 × n+1 patches are one
     less. Where nothing states the size, the former is right for models that are known to have no such row."""
     rows = state["position.table"].shape[1] if "position.table" in state else 0
-    if not isinstance(settings, ViTSettings) or settings.position != "learned" or not settings.class_token:
+    if not isinstance(settings, ViTSettings) or not settings.class_token:
+        return None
+    if not KINDS[settings.position].may_have_prefix_rows:
         return None
     if math.isqrt(rows) ** 2 != rows or (entry and not getattr(entry.settings, "position_prefix", True)):
         return None

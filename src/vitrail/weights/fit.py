@@ -3,47 +3,29 @@
 Nothing is changed in silence: what was, and what of the model keeps its own initialisation, is noted.
 """
 
-from dataclasses import dataclass, field, replace
-
-import torch
-from torch import Tensor
+import math
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
-from vitrail.models.position import Grid, SinCosPosition, resize_grid
-from vitrail.models.swin import resize_bias_table, stage_window
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.checks import setting_names
+from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
+from vitrail.models.grid import Grid, offsets_of, resize_bias_table
+from vitrail.models.position import SinCosPosition
+from vitrail.models.swin import stage_window
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.fit_position import check_waves, fit_position, grid_words
+from vitrail.weights.fitted import Fitted
 from vitrail.weights.rules import State
 
 Dense = SegmenterSettings | DetectorSettings
 SHAPING = ("num_classes", "head", "pyramid", "width", "norm", "pyramid_channels", "hidden", "anchor")  # of a dense head
-WAVES = ("sincos", "sincos1d")
-LEARNED = ("learned", "factorised", "relative", "conditional")
 KINDS: dict[type, str] = {
     SwinSettings: "a Swin", MAESettings: "a masked autoencoder", ViTSettings: "a ViT",
     CNNSettings: "a convolutional network", SegmenterSettings: "a segmenter", DetectorSettings: "a detector",
 }  # fmt: skip
 
 
-@dataclass
-class Fitted:
-    """Weights on their way into a model."""
-
-    state: State
-    path: str  # of the file, for errors
-    notes: list[str] = field(default_factory=list)  # what was changed, in sentences
-    fresh: tuple[str, ...] = ()  # beginnings of names that the file has nothing for: the model's own values stay
-    inside: str = ""  # what names must begin with for the file to have something for them
-
-    def is_fresh(self, name: str) -> bool:
-        return name.startswith(self.fresh) or not name.startswith(self.inside)
-
-    def drop(self, *prefixes: str) -> None:
-        self.state = {name: tensor for name, tensor in self.state.items() if not name.startswith(prefixes)}
-
-
-def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
+def fit(checkpoint: Checkpoint, target: ModelSettings, head: str) -> Fitted:
     """The checkpoint's tensors for a model of the settings `target`. `head` is as in `load_weights`."""
     source = checkpoint.settings
     fitted = Fitted(dict(checkpoint.state), str(checkpoint.path))
@@ -65,24 +47,24 @@ def fit(checkpoint: Checkpoint, target: Settings, head: str) -> Fitted:
     return fitted
 
 
-def _fit_transformer(fitted: Fitted, source: Settings, target: Settings, stated: set[str]) -> None:
+def _fit_transformer(fitted: Fitted, source: ModelSettings, target: ModelSettings, stated: set[str]) -> None:
     """All of a ViT or a Swin but its head."""
     if isinstance(target, SwinSettings) and isinstance(source, SwinSettings):
         _fit_bias_tables(fitted, source, target)
         if target.version == 2:  # which has no tables that a window would show in
             _note(fitted, sorted(stated & {"window", "pretrained_window"}), source, target)
         _fit_channels(fitted, target.channels)
-    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings) and not isinstance(target, MAESettings):
+    elif isinstance(target, ViTSettings) and isinstance(source, ViTSettings):
         _fit_vit(fitted, source, target, stated)
     else:
         raise _cannot_fill(fitted, source, target)
 
 
-def _cannot_fill(fitted: Fitted, source: Settings, target: Settings) -> VitrailError:
+def _cannot_fill(fitted: Fitted, source: ModelSettings, target: ModelSettings) -> VitrailError:
     return VitrailError(f"{fitted.path} holds {KINDS[type(source)]}, which can't fill {KINDS[type(target)]}.")
 
 
-def _note(fitted: Fitted, names: list[str], source: Settings, target: Settings) -> None:
+def _note(fitted: Fitted, names: list[str], source: ModelSettings, target: ModelSettings) -> None:
     """Says which settings, that fit in every shape and compute something else, are the model's and not the file's."""
     for name in names:
         told, built = getattr(source, name), getattr(target, name)
@@ -94,11 +76,11 @@ def _inner(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: Settings, target: Settings) -> None:
+def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: ModelSettings, target: ModelSettings) -> None:
     """The transformer inside of a larger model; its names begin with the one prefix in the file, the other here."""
     theirs, ours = prefixes
     part = Fitted(_inner(fitted.state, theirs), fitted.path, fitted.notes)
-    _fit_transformer(part, source, target, set(source.__dataclass_fields__))
+    _fit_transformer(part, source, target, set(setting_names(type(source))))
     fitted.drop(theirs)
     fitted.state |= {f"{ours}{name}": tensor for name, tensor in part.state.items()}
     fitted.fresh = tuple(f"{ours}{prefix}" for prefix in part.fresh)
@@ -107,7 +89,7 @@ def _fit_part(fitted: Fitted, prefixes: tuple[str, str], source: Settings, targe
 def _fit_mae(fitted: Fitted, source: MAESettings, target: MAESettings) -> Fitted:
     _fit_part(fitted, ("encoder.", "encoder."), source.encoder, target.encoder)
     if (table := fitted.state.pop("decoder_position.table", None)) is not None:
-        _check_waves(table[0], source.decoder_width, source.grid, True, fitted.path)
+        check_waves(table[0], SinCosPosition, source.decoder_width, source.encoder.grid, fitted.path)
     return fitted
 
 
@@ -126,7 +108,7 @@ def _fit_dense(fitted: Fitted, source: Dense, target: Dense, head: str) -> Fitte
 
 
 def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: set[str]) -> None:
-    _fit_position(fitted, source, target, stated)
+    fit_position(fitted, source, target, stated)
     _fit_channels(fitted, target.channels)
     _fit_norm(fitted, target)
     if source.distillation_token and not target.distillation_token:
@@ -137,7 +119,7 @@ def _fit_vit(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: s
         fitted.notes.append("the distillation token and its head are new: the file has none")
 
 
-def _fit_head(fitted: Fitted, source: Settings, target: Settings, head: str) -> None:
+def _fit_head(fitted: Fitted, source: ModelSettings, target: ModelSettings, head: str) -> None:
     """A head serves as a whole or not at all: an output layer without its hidden layer would give other classes."""
     hidden = isinstance(source, ViTSettings) and source.head == "mlp"
     wants_hidden = isinstance(target, ViTSettings) and target.head == "mlp"
@@ -191,117 +173,9 @@ def _fit_norm(fitted: Fitted, target: ViTSettings) -> None:
         fitted.notes.append(f"the last norm moved to {'after' if target.norm_after_pool else 'before'} the pooling")
 
 
-def _fit_position(fitted: Fitted, source: ViTSettings, target: ViTSettings, stated: set[str]) -> None:
-    state = fitted.state
-    if source.position in WAVES and target.position == "learned":  # fixed positions are a table to start from
-        if "position.table" not in state:
-            waves = SinCosPosition(source.width, source.grid, source.position_rule, source.position == "sincos")
-            state["position.table"] = waves.get_buffer("table").flatten(0, 1)[None]
-        source = replace(source, position="learned")
-    if target.position in WAVES and source.position in ("learned", *WAVES):
-        _fit_waves(fitted, source, target)
-    elif source.position != target.position:
-        if source.position != "none":
-            _note_left_out(fitted, source, target)
-        elif target.position in LEARNED or "position_rule" in stated:  # fixed ones leave no trace in a bare state dict
-            fitted.notes.append(f"positions are {target.position} and new: the file has none")
-        fitted.drop("position.")
-        fitted.fresh += ("position.",)
-    elif target.position == "learned":
-        _fit_table(fitted, source, target)
-    elif source.grid != target.grid and target.position == "factorised":
-        (h, w), rule = target.grid, source.position_rule
-        state["position.rows"] = resize_grid(state["position.rows"][:, None], (h, 1), rule)[:, 0]
-        state["position.columns"] = resize_grid(state["position.columns"][None], (1, w), rule)[0]
-    elif source.grid != target.grid and target.position == "relative":
-        table = state["position.table"]
-        count = (2 * source.grid[0] - 1) * (2 * source.grid[1] - 1)
-        offsets = resize_bias_table(table[:count], source.grid, target.grid, source.position_rule)
-        state["position.table"] = torch.cat([offsets, table[count:]])
-    kept = source.position == target.position and target.position in ("learned", "factorised", "relative")
-    if kept and source.grid != target.grid:
-        old, new = _grid(source.grid), _grid(target.grid)
-        fitted.notes.append(f"positions resized from {old} to {new} by the rule {source.position_rule!r}")
-
-
-def _note_left_out(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
-    fitted.notes.append(f"positions are {target.position}; those of the file, {source.position}, were left out")
-
-
-def _grid(grid: Grid) -> str:
-    return f"{grid[0]}×{grid[1]}"
-
-
-def _split_table(fitted: Fitted, source: ViTSettings) -> tuple[dict[str, Tensor], Tensor]:
-    """A table's rows for the tokens in front, by name of the token, and those of the patches [h·w, D]."""
-    table = fitted.state["position.table"][0]
-    count = source.grid[0] * source.grid[1]
-    tokens = [name for name in ("class_token", "distillation_token") if name in fitted.state]
-    sizes = {name: 1 for name in tokens} | ({"registers": source.registers} if source.registers else {})
-    if len(table) not in (count, count + len(tokens), count + sum(sizes.values())):
-        raise VitrailError(
-            f"{fitted.path}: a table of {len(table)} positions is not one of {_grid(source.grid)} patches;"
-            " say image_size=(height, width) of the images it was made for."
-        )
-    rows: dict[str, Tensor] = {}
-    start = 0
-    for name, size in sizes.items():
-        if start < len(table) - count:
-            rows[name] = table[start : start + size]
-            start += size
-    return rows, table[len(table) - count :]
-
-
-def _fit_table(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
-    """The table's patches are resized; its rows for tokens in front are kept, or folded into the tokens themselves."""
-    rows, patches = _split_table(fitted, source)
-    if source.grid != target.grid:
-        resized = resize_grid(patches.float().unflatten(0, source.grid), target.grid, source.position_rule)
-        patches = resized.flatten(0, 1)
-    tokens = [name for name in ("class_token", "distillation_token") if getattr(target, name)]
-    kept = tokens if target.position_prefix else []
-    _fold(fitted, {name: row for name, row in rows.items() if name not in kept})
-    front = [rows.get(name, patches.new_zeros(1, patches.shape[1])) for name in kept]
-    fitted.state["position.table"] = torch.cat([*front, patches])[None]
-
-
-def _fold(fitted: Fitted, rows: dict[str, Tensor]) -> None:
-    """A row that is added to a token on every call may as well be part of the token."""
-    for name, row in rows.items():
-        fitted.state[name] = fitted.state[name] + row
-
-
-def _fit_waves(fitted: Fitted, source: ViTSettings, target: ViTSettings) -> None:
-    """Files of fixed positions store their table, with rows of zeros in front; the model makes it by its formula."""
-    if source.position in WAVES and source.position != target.position:
-        _note_left_out(fitted, source, target)
-    if "position.table" not in fitted.state:
-        return
-    rows, patches = _split_table(fitted, source)
-    two_dimensional = (source if source.position in WAVES else target).position == "sincos"
-    if source.position in WAVES:
-        _check_waves(patches, source.width, source.grid, two_dimensional, fitted.path)
-    elif not _are_waves(patches, source.width, source.grid, two_dimensional):
-        _note_left_out(fitted, source, target)
-    _fold(fitted, rows)
-    del fitted.state["position.table"]
-
-
-def _are_waves(table: Tensor, width: int, grid: Grid, two_dimensional: bool) -> bool:
-    waves = SinCosPosition(width, grid, "timm", two_dimensional).get_buffer("table").flatten(0, 1)
-    return torch.allclose(table[len(table) - len(waves) :].float(), waves, atol=1e-4)
-
-
-def _check_waves(table: Tensor, width: int, grid: Grid, two_dimensional: bool, path: str) -> None:
-    if not _are_waves(table, width, grid, two_dimensional):
-        raise VitrailError(
-            f'{path}: its positions are not the sine-cosine table; build the model with position="learned".'
-        )
-
-
 def _fit_bias_tables(fitted: Fitted, source: SwinSettings, target: SwinSettings) -> None:
     def rows(window: Grid) -> int:
-        return (2 * window[0] - 1) * (2 * window[1] - 1)
+        return math.prod(offsets_of(window))
 
     resized: dict[str, None] = {}  # in order, each once
     for name in [name for name in fitted.state if name.endswith(".bias.table")]:
@@ -310,12 +184,12 @@ def _fit_bias_tables(fitted: Fitted, source: SwinSettings, target: SwinSettings)
         if len(table) != rows(old):  # a rectangular window can't be read off its table: it may be the model's
             if len(table) != rows(new):
                 raise VitrailError(
-                    f"{fitted.path}: {name} has {len(table)} rows, and a window of {_grid(old)} has {rows(old)};"
+                    f"{fitted.path}: {name} has {len(table)} rows, and a window of {grid_words(old)} has {rows(old)};"
                     " say window=(height, width), or the image_size that it was made for."
                 )
             continue
         if old != new:
             fitted.state[name] = resize_bias_table(table, old, new, source.position_rule)
-            resized[f"{_grid(old)} to {_grid(new)}"] = None
+            resized[f"{grid_words(old)} to {grid_words(new)}"] = None
     if resized:
         fitted.notes.append(f"tables of relative positions resized from window {', '.join(resized)}")

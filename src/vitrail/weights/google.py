@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import HALF
-from vitrail.weights.rules import Layout, Operation, Rule, Tensors
+from vitrail.models.preprocessing import HALF
+from vitrail.weights.rules import Operation, Rule, Tensors, WeightLayout
 
 
 def read_only(read: Callable[[Tensors], Tensors]) -> Operation:
@@ -75,7 +75,7 @@ RULES = (
 )
 
 LAYOUTS = [
-    Layout(
+    WeightLayout(
         "google",
         "vit",
         (MSA + "query/kernel",),

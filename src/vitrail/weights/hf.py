@@ -5,7 +5,7 @@ What its `config.json` says beyond the weights is in `hf_config`.
 
 import torch
 
-from vitrail.weights.rules import STACK2, STACK3, Layout, Operation, Rule, prefixed, reshaped
+from vitrail.weights.rules import STACK2, STACK3, Operation, Rule, WeightLayout, prefixed, reshaped
 
 QKV = ("query", "key", "value")
 ROW = reshaped(lambda t: t[None], lambda t: t[0])  # N D <-> 1 N D
@@ -154,26 +154,26 @@ OTHER_HEADS = r"^(text_model|logit_|text_projection|embeddings\.mask_token$)|pos
 SWIN_BUFFERS = r"relative_position_index|relative_coords_table|mask_token$|^pooler\."
 
 
-def _vit(signature: tuple[str, ...], rules: tuple[Rule, ...], eps: float, prefixes: str) -> Layout:
+def _vit(signature: tuple[str, ...], rules: tuple[Rule, ...], eps: float, prefixes: str) -> WeightLayout:
     facts = {"position_rule": "hf", "norm_eps": eps}
-    return Layout("hf", "vit", signature, rules, facts, ignore=OTHER_HEADS, prefixes=prefixes)
+    return WeightLayout("hf", "vit", signature, rules, facts, ignore=OTHER_HEADS, prefixes=prefixes)
 
 
-def _dinov3(signature: str, rules: tuple[Rule, ...]) -> Layout:
+def _dinov3(signature: str, rules: tuple[Rule, ...]) -> WeightLayout:
     facts = {"position": "rotary", "norm_eps": 1e-5}
-    return Layout("hf", "vit", (signature,), rules, facts, ignore=OTHER_HEADS, prefixes="model|dinov3_vit")
+    return WeightLayout("hf", "vit", (signature,), rules, facts, ignore=OTHER_HEADS, prefixes="model|dinov3_vit")
 
 
-def _swin(version: str, signature: tuple[str, ...], rules: tuple[Rule, ...]) -> Layout:
+def _swin(version: str, signature: tuple[str, ...], rules: tuple[Rule, ...]) -> WeightLayout:
     facts = {"padding": "torchvision", "norm_eps": 1e-5}
-    return Layout("hf", version, signature, rules, facts, ignore=SWIN_BUFFERS, prefixes=version)
+    return WeightLayout("hf", version, signature, rules, facts, ignore=SWIN_BUFFERS, prefixes=version)
 
 
 DINOV2_PREFIX = "dinov2(_with_registers)?"
 
 # By transformers' model type; those that look alike, the more particular first.
 BY_TYPE = {
-    "vit_mae": Layout(
+    "vit_mae": WeightLayout(
         "hf",
         "mae",
         ("decoder.decoder_embed.weight",),

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Preprocessing, Settings, SwinSettings, ViTSettings
+from vitrail.models import MAESettings, ModelSettings, Preprocessing, SwinSettings, ViTSettings
 from vitrail.weights.hf import BY_TYPE
 from vitrail.weights.limits import OURS, PLAIN, Needs, misfits, refuse_misfits, shrinks, square, swin_needs, transformer
-from vitrail.weights.rules import Layout
+from vitrail.weights.rules import WeightLayout
 
 # Of several that mean the same, the first is the one we write.
 ACTIVATIONS = {
@@ -186,7 +186,7 @@ VIT_KINDS = [
 MAE_KIND = Kind("vit_mae", "ViTMAEForPreTraining", "vit_mae", {**FEATURES, "position": "sincos"}, square=BOTH)
 
 
-def kind_of(settings: Settings) -> Kind:
+def kind_of(settings: ModelSettings) -> Kind:
     """The transformers class for these settings; refuses, naming the settings, what none of them can do."""
     settings = transformer(settings)
     if isinstance(settings, SwinSettings):
@@ -205,17 +205,17 @@ def kind_of(settings: Settings) -> Kind:
     return nearest
 
 
-def layout_for(settings: Settings) -> Layout:
+def layout_for(settings: ModelSettings) -> WeightLayout:
     """The layout of that class on disk, its names without the prefix."""
     return BY_TYPE[kind_of(settings).layout]
 
 
-def named_for(settings: Settings, name: str) -> str:
+def named_for(settings: ModelSettings, name: str) -> str:
     heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
     return name if name.startswith(heads) else kind_of(settings).prefix + name
 
 
-def config_from(settings: Settings, labels: list[str] | None) -> dict[str, Any]:
+def config_from(settings: ModelSettings, labels: list[str] | None) -> dict[str, Any]:
     """A `config.json` from which transformers builds the same model."""
     kind, settings = kind_of(settings), transformer(settings)
     activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -232,7 +232,11 @@ def config_from(settings: Settings, labels: list[str] | None) -> dict[str, Any]:
         "id2label": dict(enumerate(names)),
         "label2id": {name: i for i, name in enumerate(names)},
     }
-    return config | (_swin(settings) if isinstance(settings, SwinSettings) else _vit(settings, kind.model_type))
+    if isinstance(settings, SwinSettings):
+        return config | _swin(settings)
+    if isinstance(settings, MAESettings):
+        return config | _vit(settings.encoder, kind.model_type) | _decoder(settings)
+    return config | _vit(settings, kind.model_type)
 
 
 def _number(size: tuple[int, int]) -> int | list[int]:
@@ -276,13 +280,15 @@ def _vit(settings: ViTSettings, model_type: str) -> dict[str, Any]:
         config |= {"layerscale_value": settings.layer_scale, "num_register_tokens": settings.registers}
     if model_type == "dinov3_vit":
         config |= {"use_gated_mlp": gated, "rope_theta": settings.rotary_base, "key_bias": False}
-    if isinstance(settings, MAESettings):
-        config |= {
-            "decoder_hidden_size": settings.decoder_width,
-            "decoder_num_hidden_layers": settings.decoder_depth,
-            "decoder_num_attention_heads": settings.decoder_heads,
-            "decoder_intermediate_size": settings.decoder.mlp_width,
-            "mask_ratio": settings.mask_ratio,
-            "norm_pix_loss": settings.norm_pix,
-        }
     return config
+
+
+def _decoder(settings: MAESettings) -> dict[str, Any]:
+    return {
+        "decoder_hidden_size": settings.decoder_width,
+        "decoder_num_hidden_layers": settings.decoder_depth,
+        "decoder_num_attention_heads": settings.decoder_heads,
+        "decoder_intermediate_size": settings.decoder.mlp_width,
+        "mask_ratio": settings.mask_ratio,
+        "norm_pix_loss": settings.norm_pix,
+    }

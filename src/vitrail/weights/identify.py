@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import Entry, Preprocessing, Settings, catalog, resolve
-from vitrail.models.catalog import change
-from vitrail.weights.infer import CLASSES, differences
+from vitrail.models import Entry, ModelSettings, Preprocessing, catalog, resolve
+from vitrail.models.building import FAMILIES
+from vitrail.models.checks import setting_names
+from vitrail.models.registry import change
+from vitrail.weights.infer import differences
 
 HOW = "say --architecture {0} (to `train`, --model {0}; to `vitrail.load`, architecture={0!r})"
 
@@ -27,7 +29,7 @@ class Candidate:
     names: tuple[str, ...]
     implied: dict[str, Any]
 
-    def settings(self, known: dict[str, Any]) -> Settings:
+    def settings(self, known: dict[str, Any]) -> ModelSettings:
         """The entry's, overruled by what its name implies and then by what is known of the file."""
         base = self.entry.settings
         changes = {**self.implied, **{key: value for key, value in known.items() if hasattr(base, key)}}
@@ -39,7 +41,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Identity:
     entry: Entry | None
-    settings: Settings
+    settings: ModelSettings
     preprocessing: Preprocessing
     doubt: str | None = None  # a sentence, where something was assumed
 
@@ -49,23 +51,26 @@ def identify(
     family: str,
     known: dict[str, Any],
     names: Sequence[str],
-    architecture: object,
-    model: str | None,
+    configured: object,
+    architecture: str | None,
     preprocessing: dict[str, Any],
 ) -> Identity:
-    """`known` are the settings, and `preprocessing` the fields of it, that the file or what lies beside it tells."""
+    """`configured` is the architecture that the file's own config names, `architecture` the one that the caller does;
+    `known` are the settings, and `preprocessing` the fields of it, that the file or what lies beside it tells."""
 
     def identity(candidate: Candidate, doubt: str | None = None) -> Identity:
         settings = candidate.settings(known)
         return Identity(candidate.entry, settings, _for(settings, candidate.entry.preprocessing, preprocessing), doubt)
 
-    told = _named(model) if model else None
-    if isinstance(architecture, str) and (said := _known_name(architecture)) and not _against(said, family, known):
+    told = _named(architecture) if architecture else None
+    if isinstance(configured, str) and (said := _known_name(configured)) and not _against(said, family, known):
         other = told is not None and told.entry is not said.entry
-        return identity(said, f"{path} is, by its config, {architecture}; {model} was not followed." if other else None)
+        return identity(
+            said, f"{path} is, by its config, {configured}; {architecture} was not followed." if other else None
+        )
     if told is not None:
         if wrong := _against(told, family, known):
-            raise VitrailError(f"{path} is not a checkpoint of {model}: it has {', '.join(wrong)}.")
+            raise VitrailError(f"{path} is not a checkpoint of {architecture}: it has {', '.join(wrong)}.")
         return identity(told)
 
     candidates = [c for c in _candidates() if not _against(c, family, known)]
@@ -74,7 +79,7 @@ def identify(
     for name in names:
         if (said := _known_name(name)) and not _against(said, family, known):
             return identity(said)
-    readings: dict[tuple[Settings, Preprocessing], str] = {}  # by name of the first candidate that leads to it
+    readings: dict[tuple[ModelSettings, Preprocessing], str] = {}  # by name of the first candidate that leads to it
     candidates = _best_by_words(candidates, names)
     for candidate in candidates:
         reading = identity(candidate)
@@ -82,12 +87,12 @@ def identify(
     return identity(candidates[0], _doubt(path, readings) if len(readings) > 1 else None)
 
 
-def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> str:
+def _doubt(path: Path, readings: dict[tuple[ModelSettings, Preprocessing], str]) -> str:
     settings, pre = next(iter(readings))
     names = [*readings.values()]
     assumed = [
         f"{key} {getattr(settings, key)}"
-        for key in settings.__dataclass_fields__
+        for key in setting_names(type(settings))
         if len({getattr(other, key) for other, _ in readings}) > 1
     ]
     assumed.append(f"mean {pre.mean} and deviation {pre.std}")
@@ -97,8 +102,8 @@ def _doubt(path: Path, readings: dict[tuple[Settings, Preprocessing], str]) -> s
 
 def _unknown(path: Path, family: str, known: dict[str, Any], preprocessing: dict[str, Any]) -> Identity:
     """A model of no catalog: shapes, and for the rest what is usual."""
-    kind: Any = CLASSES[family]
-    base: Settings = kind()
+    kind: Any = FAMILIES[family]
+    base: ModelSettings = kind()
     assumed: dict[str, Any] = {}
     if hasattr(base, "depth") and "heads" not in known:
         assumed["heads"] = _usual_heads(known["width"], 64)
@@ -123,14 +128,14 @@ def _usual_heads(width: int, head_width: int) -> int:
     return next(heads for heads in range(max(width // head_width, 1), 0, -1) if width % heads == 0)
 
 
-def _for(settings: Settings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
+def _for(settings: ModelSettings, usual: Preprocessing, stated: dict[str, Any]) -> Preprocessing:
     return replace(replace(usual, **stated).suited(settings), **{k: v for k, v in stated.items() if k == "size"})
 
 
 def _against(candidate: Candidate, family: str, known: dict[str, Any]) -> list[str]:
     """What speaks against a candidate."""
     settings = candidate.entry.settings
-    if type(settings) is not CLASSES[family]:
+    if type(settings) is not FAMILIES[family]:
         return [f"the layout of a {family} model"]
     return differences(change(settings, **candidate.implied), known)
 

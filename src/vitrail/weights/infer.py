@@ -6,23 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, MAESettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
-from vitrail.models.layers import ceil_div
-from vitrail.models.position import Grid
+from vitrail.models import ModelSettings, SwinSettings
+from vitrail.models.grid import Grid
+from vitrail.models.position import recognise_position
+from vitrail.models.position_kind import Stored
 from vitrail.models.resnet import stem_stride
 from vitrail.models.swin import stage_window
 from vitrail.weights.rules import State
-
-CLASSES: dict[str, type[Settings]] = {
-    "vit": ViTSettings,
-    "mae": MAESettings,
-    "swin": SwinSettings,
-    "swinv2": SwinSettings,
-    "cnn": CNNSettings,
-    "segmenter": SegmenterSettings,
-    "detector": DetectorSettings,
-}
 
 
 def infer(
@@ -58,7 +48,7 @@ ARCHITECTURE = (  # noqa: SIM905 (as a list it takes a screen)
 ).split()
 
 
-def differences(settings: Settings, known: dict[str, Any]) -> list[str]:
+def differences(settings: ModelSettings, known: dict[str, Any]) -> list[str]:
     """What is known of a file and could not be so in a model of these settings, as `width 192 (not 768)`."""
     different = []
     gated = known.get("activation") == "swiglu"  # of activations, only a gate leaves a trace
@@ -121,45 +111,14 @@ def _vit(state: State, stated: list[Grid], supposed: list[Grid]) -> dict[str, An
     else:
         settings["pool"] = "mean" if settings["norm_after_pool"] or not settings["class_token"] else "token"
     stride = 1 if stem is None else stem_stride(stem)
-    return settings | _position(state, settings, (p * stride, q * stride), stated, supposed)
+    positions = {k.removeprefix("position."): v for k, v in state.items() if k.startswith("position.")}
+    tokens = settings["class_token"] + settings["distillation_token"]
+    stored = Stored(positions, (p * stride, q * stride), tokens, settings["registers"], stated, supposed)
+    return settings | recognise_position(stored)
 
 
 def _head(state: State) -> dict[str, Any]:
     return {"num_classes": state["head.output.weight"].shape[0] if "head.output.weight" in state else 0}
-
-
-def _position(
-    state: State, settings: dict[str, Any], stride: Grid, stated: list[Grid], supposed: list[Grid]
-) -> dict[str, Any]:
-    if "position.rows" in state:
-        grid = len(state["position.rows"]), len(state["position.columns"])
-        return {"position": "factorised", "image_size": (grid[0] * stride[0], grid[1] * stride[1])}
-    if "position.conv.weight" in state:
-        return {"position": "conditional"}
-    if "position.table" not in state:
-        return {"position": "none"}
-    table = state["position.table"]
-    relative = table.ndim == 2
-    tokens = settings["class_token"] + settings["distillation_token"]
-    rows = table.shape[0] if relative else table.shape[1]
-    if relative:  # a row per offset, and three for the tokens in front
-        counts = [rows - 3 if tokens + settings["registers"] else rows]
-        sides = [(math.isqrt(counts[0]) + 1) // 2]
-    else:  # a row per patch, and perhaps for tokens in front
-        counts = [rows - tokens, rows, rows - tokens - settings["registers"]]
-        sides = [math.isqrt(max(count, 0)) for count in counts]
-    squares = [(side * stride[0], side * stride[1]) for side in sides]
-    # Rows for tokens are usual, so every size is tried with them before one without: 225 rows are 15×15 patches, but
-    # also 14×16 and a class token.
-    tried = [(size, count) for size in stated for count in counts]
-    tried += [(size, n) for n, square in zip(counts, squares, strict=True) for size in (square, *supposed)]
-    for size, count in tried:
-        h, w = ceil_div(size, stride)
-        if relative and (2 * h - 1) * (2 * w - 1) == count:
-            return {"position": "relative", "heads": table.shape[1], "image_size": size}
-        if not relative and h * w == count:
-            return {"position": "learned", "position_prefix": count < rows or not tokens, "image_size": size}
-    raise VitrailError(f"its table of {rows} rows is not that of a square image; say which: image_size=(height, width)")
 
 
 def _swin(

@@ -5,15 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.dense import DetectorSettings, SegmenterSettings
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.dense.settings import DetectorSettings, SegmenterSettings
+from vitrail.models.grid import Grid
 from vitrail.models.layers import ceil_div
-from vitrail.models.position import Grid
+from vitrail.models.position import KINDS
 
 Needs = dict[str, Any]  # setting: the value that it must have, or a test of it
 
 
-def transformer(settings: Settings) -> ViTSettings | SwinSettings:
+def transformer(settings: ModelSettings) -> ViTSettings | SwinSettings | MAESettings:
     """The settings, if they are of a transformer alone: no other dialect has our way of keeping a convolutional
     network, or what stands on a backbone."""
     if isinstance(settings, SegmenterSettings | DetectorSettings):
@@ -40,14 +41,17 @@ def square(size: Grid) -> bool:
     return size[0] == size[1]
 
 
-TABLE = one_of("learned", "sincos", "sincos1d")  # a fixed table is written out as if it had been learned
+def table(kind: str) -> bool:
+    """A fixed table is written out as if it had been learned."""
+    return KINDS[kind].tabular
+
 
 # The ViT of the paper, which every ecosystem has a class for.
 PLAIN: Needs = {
     "stem": None,
     "local": False,
     "patch_bias": True,
-    "position": TABLE,
+    "position": table,
     "class_token": True,
     "distillation_token": False,
     "registers": 0,
@@ -64,7 +68,7 @@ PLAIN: Needs = {
 }
 
 
-def misfits(settings: Settings, needs: Needs) -> list[str]:
+def misfits(settings: ModelSettings, needs: Needs) -> list[str]:
     """The settings that differ from what is needed, as `name=value`."""
     wrong = []
     for name, need in needs.items():
@@ -77,7 +81,7 @@ def misfits(settings: Settings, needs: Needs) -> list[str]:
 OURS = "our own file can (dialect vitrail, as model.safetensors of a run), and so can ONNX"
 
 
-def refuse_misfits(settings: Settings, needs: Needs, who: str) -> None:
+def refuse_misfits(settings: ModelSettings, needs: Needs, who: str) -> None:
     if wrong := misfits(settings, needs):
         raise VitrailError(f"{who} can't do {', '.join(wrong)}; {OURS}.")
 

@@ -8,14 +8,16 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import CNNSettings, Settings, SwinSettings, SwinTransformer, ViTSettings, build
-from vitrail.models.catalog import change
+from vitrail.models import CNNSettings, MAESettings, ModelSettings, SwinSettings, SwinTransformer, ViTSettings, build
 from vitrail.models.layers import MLP
 from vitrail.models.meta import ParametersOnMeta
-from vitrail.models.position import Position
-from vitrail.weights.checkpoint import DENSE, Checkpoint, backbone_of, settings_of, understand, unwrapped
+from vitrail.models.position_kind import Position
+from vitrail.models.registry import change
+from vitrail.weights.checkpoint import Checkpoint, backbone_of, understand
 from vitrail.weights.files import read_source
-from vitrail.weights.fit import Fitted, fit
+from vitrail.weights.fit import fit
+from vitrail.weights.fitted import Fitted
+from vitrail.weights.header import DENSE, settings_of, unwrapped
 from vitrail.weights.rules import State, group_names
 
 RULES = {"norm_eps", "activation", "position_rule", "padding"}  # arithmetic that belongs to the weights
@@ -86,7 +88,7 @@ def _checked(head: str) -> str:
     return head
 
 
-def without_memory(settings: Settings) -> nn.Module:
+def without_memory(settings: ModelSettings) -> nn.Module:
     if isinstance(settings, (CNNSettings, *DENSE)):  # whose initialisation computes with its weights
         return build(settings)
     with torch.device("cpu"), ParametersOnMeta():
@@ -97,7 +99,7 @@ def _shapes(model: nn.Module) -> Shapes:
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-def _bias_tables(settings: Settings) -> Shapes:
+def _bias_tables(settings: ModelSettings) -> Shapes:
     """Those of a Swin under the rule of its new weights: timm's fits windows to the image."""
     if not isinstance(settings, SwinSettings):
         return {}
@@ -112,7 +114,7 @@ def _full_precision(state: State) -> State:
     }
 
 
-def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
+def _rules(checkpoint: Checkpoint, settings: ModelSettings) -> dict[str, Any]:
     """The rules that the file states and such a model has."""
     names = {name for name in checkpoint.stated & RULES if hasattr(settings, name)}
     if "swiglu" in (
@@ -122,7 +124,7 @@ def _rules(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     return {name: getattr(checkpoint.settings, name) for name in names}
 
 
-def _check_arithmetic(checkpoint: Checkpoint, target: Settings, fitted: Fitted) -> None:
+def _check_arithmetic(checkpoint: Checkpoint, target: ModelSettings, fitted: Fitted) -> None:
     """Refuses what fits in every shape and would compute something else: 3 heads in a model of 12."""
     source, names = checkpoint.settings, checkpoint.stated & ARITHMETIC
     if isinstance(source, DENSE) and isinstance(target, DENSE):  # which is not taken apart to take rules over
@@ -135,7 +137,7 @@ def _check_arithmetic(checkpoint: Checkpoint, target: Settings, fitted: Fitted) 
             raise VitrailError(f"{checkpoint.path} was trained with {name}={told}, this model has {name}={built}.")
 
 
-def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shapes) -> None:
+def check(fitted: Fitted, checkpoint: Checkpoint, target: ModelSettings, shapes: Shapes) -> None:
     """Refuses weights that don't fit, in a few lines."""
     state = fitted.state
     missing = [name for name in shapes if name not in state and not fitted.is_fresh(name)]
@@ -158,7 +160,7 @@ def check(fitted: Fitted, checkpoint: Checkpoint, target: Settings, shapes: Shap
     raise VitrailError("\n".join(lines))
 
 
-def _describe(settings: Settings) -> str:
+def _describe(settings: ModelSettings) -> str:
     if isinstance(settings, DENSE):
         return f"{settings.head} on {_describe(settings.backbone)}; {settings.num_classes} classes"
     if isinstance(settings, CNNSettings):
@@ -170,7 +172,7 @@ def _describe(settings: Settings) -> str:
 def adopt(model: nn.Module, rules: dict[str, Any]) -> None:
     """Takes over the arithmetic that the weights came with."""
     for module in model.modules():
-        if isinstance(settings := getattr(module, "settings", None), ViTSettings | SwinSettings):
+        if isinstance(settings := getattr(module, "settings", None), ViTSettings | SwinSettings | MAESettings):
             module.settings = replace(settings, **rules)  # type: ignore[assignment]
         if isinstance(module, nn.LayerNorm):
             module.eps = rules.get("norm_eps", module.eps)

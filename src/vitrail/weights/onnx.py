@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import VitrailError, extra
+from vitrail.models import dense
 from vitrail.models.checks import check_image
-from vitrail.models.dense import DetectorSettings
-from vitrail.weights.checkpoint import DENSE, HEADER, read_header
+from vitrail.models.dense.settings import DetectorSettings
+from vitrail.weights.header import DENSE, HEADER, read_header
 
 
 class OnnxModel(nn.Module):
@@ -55,14 +56,12 @@ class OnnxModel(nn.Module):
 
     def _detect(self, images: Iterable[Tensor]) -> list[dict[str, Tensor]]:
         """One picture after the other, brought to the size in which it is looked at; boxes back to its own."""
-        from vitrail.models.detect import Frame, scaled  # torchvision's detection is slow to import
-
-        frame, every = Frame(*self.settings.image_size).eval(), []
+        frame, every = dense.detector.Frame(*self.settings.image_size).eval(), []
         for image in images:
             viewed = frame.resize(image)[0]
             found = dict(zip(self.outputs, self._run(self.outputs, viewed[None]), strict=True))
             sizes = [(each.shape[-2], each.shape[-1]) for each in (viewed, image)]
-            every.append({**found, "boxes": scaled(found["boxes"], *sizes)})
+            every.append({**found, "boxes": dense.detector.scaled(found["boxes"], *sizes)})
         return every
 
     def features(self, x: Tensor, layers: Iterable[int] | int = ()) -> dict[str, Tensor]:

@@ -16,9 +16,9 @@ from vitrail.errors import VitrailError
 from vitrail.models import SwinSettings
 from vitrail.models.tuning import TARGETS, Lora, tune, tuning_of
 from vitrail.weights import hf_config, timm
-from vitrail.weights.checkpoint import settings_of, unwrapped
 from vitrail.weights.files import from_hub, read_file, read_json
-from vitrail.weights.rules import Layout, State, group_names
+from vitrail.weights.header import settings_of, unwrapped
+from vitrail.weights.rules import State, WeightLayout, group_names
 from vitrail.weights.save import write_weights
 from vitrail.whole import whole
 
@@ -104,7 +104,7 @@ def _reads_past(settings: Any) -> bool:
     return settings.qkv_bias == "qv" or (isinstance(settings, SwinSettings) and settings.version == 2)
 
 
-def _translated(name: str, tensor: Tensor, layout: Layout, settings: Any) -> State:
+def _translated(name: str, tensor: Tensor, layout: WeightLayout, settings: Any) -> State:
     """Their modules for one weight of ours, each with its rows."""
     theirs, left = layout.write({name: tensor})
     if left:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitrail.errors import VitrailError, closest
 from vitrail.models import list_models, resolve
-from vitrail.models.catalog import change
+from vitrail.models.registry import change
 from vitrail.weights.files import FILES, like
 from vitrail.weights.shipped import shipped_names
 

@@ -118,7 +118,7 @@ def prefixed(prefix: str, their_prefix: str, rules: Iterable[Rule]) -> list[Rule
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """How one ecosystem names the weights of one family of models, and what goes with them unsaid."""
 
     dialect: str  # timm | hf | torchvision | google | vitrail

@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vitrail.errors import VitrailError, nearest
-from vitrail.models import MAESettings, Preprocessing, Settings
-from vitrail.models.position import LearnedPosition, SinCosPosition
+from vitrail.models import MaskedAutoencoder, Preprocessing
+from vitrail.models.position_kind import Position
 from vitrail.models.tuning import tuning_of
 from vitrail.weights import hf_config, timm, torchvision
-from vitrail.weights.checkpoint import HEADER, settings_of, settings_to_dict, unwrapped
-from vitrail.weights.rules import Layout, State, group_names
+from vitrail.weights.header import HEADER, header_of, settings_of, unwrapped
+from vitrail.weights.rules import State, WeightLayout, group_names
 from vitrail.whole import whole
 
 DIALECTS = ("vitrail", "timm", "hf", "torchvision")
@@ -80,23 +79,7 @@ def _half(state: State) -> State:
     return halved
 
 
-def header_of(
-    settings: Settings,
-    preprocessing: Preprocessing,
-    labels: list[str] | None,
-    name: str | None,
-    about: dict[str, Any] | None = None,
-) -> str:
-    """All that a file of ours says beside its weights, as JSON."""
-    header: dict[str, Any] = {"settings": settings_to_dict(settings), "preprocessing": asdict(preprocessing)}
-    header |= {"labels": labels, "name": name} | ({"about": about} if about else {})
-    try:
-        return json.dumps(header, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise VitrailError(f"`about` must hold what JSON can: numbers, text, lists and dicts ({error}).") from None
-
-
-def _translate(state: State, model: nn.Module, layout: Layout) -> State:
+def _translate(state: State, model: nn.Module, layout: WeightLayout) -> State:
     theirs, left = layout.write(state | _tables(model, layout.dialect))
     if left:
         tuning = tuning_of(model)
@@ -115,17 +98,14 @@ def _tables(model: nn.Module, dialect: str) -> State:
     tables: State = {}
     settings: Any = settings_of(model)
     for name, module in model.named_modules():
-        if isinstance(module, SinCosPosition):
-            patches = module.get_buffer("table").flatten(0, 1)
-            rows = patches[:0]
-        elif isinstance(module, LearnedPosition):
-            rows, patches = module.table[0].split([module.prefix_rows, module.grid[0] * module.grid[1]])
-        else:
+        table = module.as_table() if isinstance(module, Position) else None
+        if table is None:
             continue
+        rows, patches = table
         tokens = settings.class_token + settings.distillation_token
         if dialect == "timm":
             tokens += settings.registers
-            if not (settings.position_prefix or settings.distillation_token or isinstance(settings, MAESettings)):
+            if not (settings.position_prefix or settings.distillation_token or isinstance(model, MaskedAutoencoder)):
                 tokens = 0
         zeros = patches.new_zeros(tokens - len(rows), patches.shape[1])
         tables[f"{name}.table"] = torch.cat([rows, zeros, patches])[None].detach().cpu()

@@ -23,12 +23,12 @@ def shipped_names(folder: Path | None = None) -> list[str]:
     return [name for name in LARGEST if shipped(name, folder)]
 
 
-def check_architecture(name: str | None, instead: str | None = None) -> None:
+def check_architecture(architecture: str | None, instead: str | None = None) -> None:
     """Refuses a model that ships where an architecture is named; `instead` is the one to start from, if not itself."""
-    if name is not None and shipped(name):
+    if architecture is not None and shipped(architecture):
         raise VitrailError(
-            f"{name} is a trained model and no architecture: leave --model out, and start from --weights "
-            f"{instead or name}."
+            f"{architecture} is a trained model and no architecture: leave --model out, and start from --weights "
+            f"{instead or architecture}."
         )
 
 

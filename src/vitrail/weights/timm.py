@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings
-from vitrail.models.catalog import IMAGENET
-from vitrail.weights.limits import PLAIN, TABLE, Needs, one_of, refuse_misfits, swin_needs, transformer
-from vitrail.weights.rules import STACK2, Layout, Rule, prefixed
+from vitrail.models import MAESettings, ModelSettings, SwinSettings, ViTSettings
+from vitrail.models.preprocessing import IMAGENET
+from vitrail.weights.limits import PLAIN, Needs, one_of, refuse_misfits, swin_needs, table, transformer
+from vitrail.weights.rules import STACK2, Rule, WeightLayout, prefixed
 
 NORM_MLP = [
     Rule("blocks.{i}.norm1.{p}", "blocks.{i}.norm1.{p}"),
@@ -141,24 +141,24 @@ def _vit(
     facts: dict[str, Any],
     rules: list[Rule] = VIT,
     preprocessing: dict[str, Any] | None = None,
-) -> Layout:
+) -> WeightLayout:
     ignore = r"^mask_token$|k_bias$"
-    return Layout("timm", "vit", (*signature, BLOCK), tuple(rules), facts, preprocessing or {}, ignore, OLDER)
+    return WeightLayout("timm", "vit", (*signature, BLOCK), tuple(rules), facts, preprocessing or {}, ignore, OLDER)
 
 
-def _swin(version: str, signature: tuple[str, ...], rules: list[Rule]) -> Layout:
-    return Layout("timm", version, signature, tuple(rules), SWIN_FACTS, ignore=SWIN_BUFFERS)
+def _swin(version: str, signature: tuple[str, ...], rules: list[Rule]) -> WeightLayout:
+    return WeightLayout("timm", version, signature, tuple(rules), SWIN_FACTS, ignore=SWIN_BUFFERS)
 
 
 PLAIN_VIT = _vit((PATCH,), VIT_FACTS)
 ROOT_HYBRID = _vit(("patch_embed.backbone.conv.weight",), VIT_FACTS, [*ROOT, *VIT])
 HYBRID = _vit(("patch_embed.backbone.stem.conv.weight",), VIT_FACTS, [*STEM, *VIT])
 EVA_SIGNATURE = ("blocks.{i}.gamma_1", "reg_token")
-EVA_PLAIN = Layout("timm", "vit", (*EVA_SIGNATURE, BLOCK), tuple(DINOV3), DINOV3_FACTS, ignore="k_bias$")
-EVA_GATED = Layout(
+EVA_PLAIN = WeightLayout("timm", "vit", (*EVA_SIGNATURE, BLOCK), tuple(DINOV3), DINOV3_FACTS, ignore="k_bias$")
+EVA_GATED = WeightLayout(
     "timm", "vit", (*EVA_SIGNATURE, "blocks.{i}.mlp.fc1_g.weight"), tuple(DINOV3_GATED), DINOV3_FACTS, ignore="k_bias$"
 )
-MASKED = Layout("timm", "mae", ("decoder_embed.weight", BLOCK), tuple(MAE), FACEBOOK_FACTS)
+MASKED = WeightLayout("timm", "mae", ("decoder_embed.weight", BLOCK), tuple(MAE), FACEBOOK_FACTS)
 TIMM_SWIN = swin("layers.{i+1}.downsample.", "head.fc.{p}")
 OFFICIAL_SWIN = swin("layers.{i}.downsample.", "head.{p}")
 SWIN = {1: _swin("swin", (TABLE_V1,), TIMM_SWIN), 2: _swin("swinv2", (MLP_V2,), TIMM_SWIN)}
@@ -195,14 +195,15 @@ def settings_from(config: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def layout_for(settings: Settings) -> Layout:
+def layout_for(settings: ModelSettings) -> WeightLayout:
     """The layout that timm's class for these settings loads; refuses what none of its arguments can bring about."""
     settings = transformer(settings)
     if isinstance(settings, SwinSettings):
         refuse_misfits(settings, swin_needs(settings, padding="timm"), "timm's SwinTransformer")
         return SWIN[settings.version]
     if isinstance(settings, MAESettings):
-        refuse_misfits(settings, {name: need for name, need in PLAIN.items() if name != "pool"}, "The official MAE")
+        needs = {name: need for name, need in PLAIN.items() if name != "pool"}
+        refuse_misfits(settings.encoder, needs, "The official MAE")
         return MASKED
     if settings.position == "rotary":
         refuse_misfits(settings, _eva_needs(), "timm's Eva, its class for rotary positions,")
@@ -213,7 +214,7 @@ def layout_for(settings: Settings) -> Layout:
 
 def _vit_needs(settings: ViTSettings) -> Needs:
     needs: Needs = {
-        "position": lambda kind: kind == "none" or TABLE(kind),
+        "position": lambda kind: kind == "none" or table(kind),
         "stem": lambda stem: not isinstance(stem, str),  # a ResNet, or none
         "norm_first": True,
         "qkv_bias": one_of(True, False),
@@ -222,7 +223,7 @@ def _vit_needs(settings: ViTSettings) -> Needs:
         "head_bias": True,
     }
     if settings.distillation_token:
-        needs |= {"registers": 0, "norm_after_pool": False, "position": TABLE}
+        needs |= {"registers": 0, "norm_after_pool": False, "position": table}
     return needs
 
 

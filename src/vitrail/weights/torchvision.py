@@ -4,11 +4,11 @@ import torch
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Settings, SwinSettings
-from vitrail.models.catalog import IMAGENET
+from vitrail.models import MAESettings, ModelSettings, SwinSettings
+from vitrail.models.preprocessing import IMAGENET
 from vitrail.models.swin import ContinuousBias, SwinBlock
 from vitrail.weights.limits import PLAIN, refuse_misfits, square, swin_needs, transformer
-from vitrail.weights.rules import Layout, Operation, Rule, State, Template
+from vitrail.weights.rules import Operation, Rule, State, Template, WeightLayout
 
 BLOCK = "encoder.layers.encoder_layer_{i}."
 VIT = (
@@ -62,7 +62,7 @@ BUFFERS = r"relative_position_index|relative_coords_table"
 SWIN_FACTS = {"padding": "torchvision", "norm_eps": 1e-5}
 
 LAYOUTS = {
-    "vit": Layout(
+    "vit": WeightLayout(
         "torchvision",
         "vit",
         (BLOCK + "ln_1.weight",),
@@ -71,7 +71,7 @@ LAYOUTS = {
         {**IMAGENET, "crop": 224 / 256, "interpolation": "bilinear"},
         older=((r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3.")),
     ),
-    "swin": Layout(
+    "swin": WeightLayout(
         "torchvision",
         "swin",
         ("features.{i}.{j}.attn.relative_position_bias_table",),
@@ -80,7 +80,7 @@ LAYOUTS = {
         {**IMAGENET, "crop": 224 / 232},
         BUFFERS,
     ),
-    "swinv2": Layout(
+    "swinv2": WeightLayout(
         "torchvision",
         "swinv2",
         ("features.{i}.{j}.attn.cpb_mlp.2.weight",),
@@ -92,7 +92,7 @@ LAYOUTS = {
 }
 
 
-def layout_for(settings: Settings) -> Layout:
+def layout_for(settings: ModelSettings) -> WeightLayout:
     """The layout that torchvision's class for these settings loads; refuses what that class can't do."""
     settings = transformer(settings)
     if isinstance(settings, MAESettings):

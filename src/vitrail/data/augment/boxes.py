@@ -21,7 +21,7 @@ from vitrail.data.samples import Sample
 from vitrail.data.sources.boxes.outlines import rasterise
 from vitrail.data.sources.boxes.samples import Boxed
 from vitrail.errors import VitrailError, nearest
-from vitrail.models.detect import viewing_size
+from vitrail.models.dense.detector import viewing_size
 
 # The columns of the table of uniform numbers.
 _FLIP, _SCALE, _TOP, _LEFT = range(4)

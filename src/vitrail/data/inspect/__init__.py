@@ -18,7 +18,7 @@ from vitrail.data.image_set import default_workers, threaded
 from vitrail.data.inspect.faces import labelled_faces
 from vitrail.data.inspect.labels import Labelled, labelled
 from vitrail.data.samples import Sample, Source
-from vitrail.data.sources.faces import Faces
+from vitrail.data.sources.faces.samples import Faces
 from vitrail.errors import VitrailError
 
 

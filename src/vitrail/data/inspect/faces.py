@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from vitrail.data.inspect.labels import Labelled
 from vitrail.data.samples import Sample, plural, some
-from vitrail.data.sources.faces import LIVE, Face, Faces, open_faces
+from vitrail.data.sources.faces import open_faces
 from vitrail.data.sources.faces.protocol import shared_subjects
+from vitrail.data.sources.faces.samples import LIVE, Face, Faces
 
 SHARED = "subjects in more than one split, so that a score would flatter"
 NAMELESS = "pictures without a subject, of which nobody can say whether their person is in two splits"

@@ -14,7 +14,7 @@ from vitrail.data.preprocess import fit_image
 from vitrail.data.samples import Sample, Source
 from vitrail.data.split import drawn
 from vitrail.errors import VitrailError
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.whole import whole
 
 FITS = {

@@ -220,7 +220,7 @@ function overlayChips(model) {
     input.parentElement.hidden = !applies(input.value, model);
     input.nextElementSibling.textContent = overlayName(input.value, model);
   }
-  if (!applies(view.overlay, model)) chooseOverlay(model.task === "classify" ? "attention" : "said");
+  if (!applies(view.overlay, model)) chooseOverlay(model.overlay === null ? "attention" : "said");
 }
 
 function chooseOverlay(key) {
@@ -386,7 +386,7 @@ try {
   view.layer = Math.round(0.8 * studio.models[0].heads.length) - 1; // where attention has found its object, and not yet gone to a few idle patches
   addPane();
   overlayChips(studio.models[0]);
-  if (studio.models[0].task !== "classify") chooseOverlay("said");
+  if (studio.models[0].overlay !== null) chooseOverlay("said");
   $("model-line").textContent = allModels(studio.models);
   sampleButtons($("samples-first"), panes[0]);
   const mae = studio.models.find((model) => model.reconstructs);

@@ -41,7 +41,7 @@ export class Pane {
   }
 
   // Does the model say more than one class of a picture: masks, or boxes?
-  get dense() { return this.model.task !== "classify"; }
+  get dense() { return this.model.overlay !== null; }
 
   get model() { return this.shared.models[this.number]; }
 
@@ -171,7 +171,7 @@ export class Pane {
   async fetchSaid(body, signal, current) {
     const found = await this.kept(() => arrays("said", body, signal));
     if (!current()) return;
-    this.said = new Said(found, this.model.task);
+    this.said = new Said(found, this.model.overlay);
     this.said.list(this.best, this.list);
     this.shared.changed(this, "overlay");
   }

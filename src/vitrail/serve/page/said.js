@@ -7,14 +7,14 @@ const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 // From the server's answer: {about: {rows, colours, labels, threshold}, arrays: {mask | objects}} or boxes alone.
 export class Said {
-  constructor({ about, arrays }, task) {
+  constructor({ about, arrays }, kind) {
     Object.assign(this, about);
-    this.task = task; this.map = arrays.mask ?? arrays.objects ?? null;
+    this.kind = kind; this.map = arrays.mask ?? arrays.objects ?? null;
   }
 
   // As a stage takes it: pixels, clear where nothing is said, and boxes in fractions of the picture.
   overlay() {
-    this.drawn ??= { grid: this.map?.shape ?? [1, 1], pixels: this.pixels(), covers: this.task === "segment", boxes: this.task === "detect" ? this.boxes() : [] };
+    this.drawn ??= { grid: this.map?.shape ?? [1, 1], pixels: this.pixels(), covers: this.kind === "mask", boxes: this.kind === "boxes" ? this.boxes() : [] };
     return this.drawn;
   }
 
@@ -22,8 +22,8 @@ export class Said {
     if (!this.map) return new Uint8ClampedArray(4);
     const { data } = this.map, pixels = new Uint8ClampedArray(4 * data.length);
     for (let i = 0; i < data.length; i++) {
-      const colour = this.task === "segment" ? this.colours[data[i]] : data[i] && this.colours[this.rows[data[i] - 1].index];
-      if (colour) { pixels.set(colour, 4 * i); pixels[4 * i + 3] = this.task === "segment" ? 255 : 150; }
+      const colour = this.kind === "mask" ? this.colours[data[i]] : data[i] && this.colours[this.rows[data[i] - 1].index];
+      if (colour) { pixels.set(colour, 4 * i); pixels[4 * i + 3] = this.kind === "mask" ? 255 : 150; }
     }
     return pixels;
   }
@@ -34,7 +34,7 @@ export class Said {
 
   // What is at a place of the picture: the label of its pixel, or the surest box around it.
   at(y, x) {
-    if (this.task === "segment") {
+    if (this.kind === "mask") {
       const [h, w] = this.map.shape;
       return this.labels[this.map.data[Math.floor(y * h) * w + Math.floor(x * w)]] ?? null;
     }
@@ -43,12 +43,12 @@ export class Said {
   }
 
   get title() {
-    if (this.task === "segment") return this.rows.length === 1 ? this.rows[0].label : `${this.rows.length} classes`;
+    if (this.kind === "mask") return this.rows.length === 1 ? this.rows[0].label : `${this.rows.length} classes`;
     return this.rows.length ? many(this.rows.length, "object") : "nothing found";
   }
 
   get summary() {
-    if (this.task === "segment") return this.rows.map((row) => `${row.label} ${percent(row.probability)}`).join(", ");
+    if (this.kind === "mask") return this.rows.map((row) => `${row.label} ${percent(row.probability)}`).join(", ");
     const counts = new Map();
     for (const { label } of this.rows) counts.set(label, (counts.get(label) ?? 0) + 1);
     return [...counts].map(([label, count]) => `${count} ${label}`).join(", ") || "nothing found";

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.augment.images import Policy
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources.classification import open_source
-from vitrail.data.subset import Subset
 from vitrail.errors import VitrailError
-from vitrail.options import Config
+from vitrail.options import Config, Options
 from vitrail.reasons import Reason
 from vitrail.tasks.base import Evaluation, Measured
 from vitrail.tasks.classify.distillation import Distil
@@ -24,21 +24,19 @@ from vitrail.tasks.classify.options import EXPECTS, OPTIONS
 from vitrail.tasks.classify.page import classification_page, figures_of
 from vitrail.tasks.classify.plan import MOVED, TINY, plan_classifier, policy_of, rate_for_batch
 from vitrail.tasks.classify.teacher import Teacher, how_good, load_teacher, with_reasons
-from vitrail.tasks.context import Context
-from vitrail.tasks.heads import solve_heads
+from vitrail.tasks.classify.writing import ClassWriter
+from vitrail.tasks.context import Context, header_of
 from vitrail.tasks.image_level import ImageTask
-from vitrail.tasks.linear_probe import solve_probe
+from vitrail.tasks.linear_probe import solve_heads, solve_probe
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.problems import class_problems
-from vitrail.tasks.provenance import header_of
 
 
 class ClassifyTask(ImageTask):
     name = "classify"
-    done = "classified"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
-    short: Mapping[str, str] = SHORT
-    options = OPTIONS
+    short = SHORT
+    options: ClassVar[tuple[type[Options], ...]] = OPTIONS
     expects = EXPECTS
     by_name = True
     objective_kind: type[Classify] = Classify
@@ -190,3 +188,9 @@ class ClassifyTask(ImageTask):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_classifier(predictor, run, data, options)
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> ClassWriter:
+        return ClassWriter(predictor, options)
+
+    def inspected(self, data: str) -> Source:
+        return open_source(data)

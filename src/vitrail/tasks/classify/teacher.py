@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.data.loader import Subset, random_places
 from vitrail.data.samples import plural, some
-from vitrail.data.subset import Subset, drawn
 from vitrail.distributed import Processes
 from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
@@ -19,9 +19,10 @@ from vitrail.models import Preprocessing
 from vitrail.reasons import Reason
 from vitrail.tasks.classify.metrics import mean_average_precision
 from vitrail.tasks.classify.objective import SHORT, Classify
-from vitrail.tasks.provenance import is_refitted, is_same_split
+from vitrail.tasks.context import is_refitted, is_same_split
 from vitrail.weights import model_from, read_checkpoint
-from vitrail.weights.checkpoint import DENSE, Checkpoint
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.header import DENSE
 
 MEASURED = 2_000  # validation images, at most: enough to know a teacher from chance
 DEALS = 20
@@ -175,7 +176,7 @@ def how_good(
     """What a run says of its teacher once the validation images are there: how good it is at them, seen as the student
     sees them, and a warning where that is no more than chance. `known`: it may have learned from them, so that what its
     own run held out says more."""
-    part = replace(images, numbers=images.numbers[drawn(len(images.numbers), MEASURED)], weights=None)
+    part = replace(images, numbers=images.numbers[random_places(len(images.numbers), MEASURED)], weights=None)
     forward = Forward(part, teacher.seen_as, group, dtype)
     logits = forward.run(teacher.net, lambda x: [teacher(x)], [len(task.classes)])[0]
     if not len(logits):

@@ -12,7 +12,7 @@ from vitrail.data.maps import MapKind, fitted_with_maps, shrunk_with_maps
 from vitrail.data.samples import Sample, Source
 from vitrail.errors import VitrailError
 from vitrail.models import SwinSettings, ViTSettings
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, find_weights, start_model, typical_side
@@ -62,6 +62,9 @@ class DenseTask(Task):
     def hyperparameters(self, ctx: Context) -> dict[str, Any]:
         # Not compiled unless asked for: a detector's images come in many sizes, each of which would be compiled anew.
         return {"compile": ctx.config.compile == "on", "batch_size": ctx.config.batch_size or 8}
+
+    def backbone(self, model: Any) -> Any:
+        return model.backbone
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -127,12 +130,12 @@ class MapTask(DenseTask):
 
 
 class AugmentMaps:
-    output_values = None  # not several steps at once
+    output_values: int | None = None  # not several steps at once
 
     def __init__(self, joint: JointAugmenter):
         self.joint = joint
 
     def __call__(
-        self, pairs: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
     ) -> Batch:
-        return self.joint(pairs, keys, epoch, device)
+        return self.joint(images, keys, epoch, device)

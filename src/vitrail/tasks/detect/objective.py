@@ -14,8 +14,8 @@ from vitrail.data.sources.boxes.outlines import to_runs
 from vitrail.data.sources.boxes.samples import Boxed
 from vitrail.errors import VitrailError
 from vitrail.inference.size_batches import alike
-from vitrail.models.catalog import Preprocessing
-from vitrail.models.detect import frame_size, paste
+from vitrail.models.dense.detector import frame_size, paste
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.tasks.detect.metrics import Objects, Score, there
 
 

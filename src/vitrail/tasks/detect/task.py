@@ -1,34 +1,47 @@
 """The task of detection."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
 
+from vitrail.data import fit_image, to_image
 from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.cache import choose
-from vitrail.data.image_set import ImageSet
+from vitrail.data.image_set import ImageSet, as_pixels
 from vitrail.data.inspect.labels import BOX_TROUBLES
 from vitrail.data.samples import Sample, Source, some
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.boxes.samples import BoxSource
 from vitrail.errors import VitrailError, extra
-from vitrail.models.detect import Detector
+from vitrail.inference.size_batches import in_batches
+from vitrail.models import Preprocessing
+from vitrail.models.dense.detector import Detector
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, set_drop_path, typical_side
 from vitrail.tasks.base import Batch, Evaluation, Measured, Row
 from vitrail.tasks.context import Context
+from vitrail.tasks.data_sheet import data_sheet
 from vitrail.tasks.dense.cases import standard_error
 from vitrail.tasks.dense.plan import plan_dense, suited_width
 from vitrail.tasks.dense.task import ROUNDS, DenseTask, continue_weights
+from vitrail.tasks.detect.export import LEAST, Boxes, example
+from vitrail.tasks.detect.export_check import compare
 from vitrail.tasks.detect.measure import MEANINGS, measure_boxes, measured_boxes
 from vitrail.tasks.detect.metrics import Score
-from vitrail.tasks.detect.objective import Detect
+from vitrail.tasks.detect.objective import Detect, find_alike
 from vitrail.tasks.detect.options import EXPECTS, OPTIONS
+from vitrail.tasks.detect.overlay import boxes_over
+from vitrail.tasks.detect.results import Detections
+from vitrail.tasks.detect.writing import BoxWriter
+from vitrail.tasks.exporting import Graph
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.scoring import class_indices, scored_samples
 
@@ -37,9 +50,12 @@ LONGER = 5 / 3  # the long side of an image that a detector sees, at most, in sh
 
 class DetectTask(DenseTask):
     name = "detect"
-    done = "detected"
+    method = "detect"
     figure = "map"
     titles = {name: title for name, (title, _) in MEANINGS.items()}
+    predict_options = ("out", "threshold")
+    overlay_kind = "boxes"
+    sizes_itself = True
     options = OPTIONS
     expects = EXPECTS
     image_size_of_backbone = False
@@ -174,9 +190,45 @@ class DetectTask(DenseTask):
         )  # fmt: skip
         return Evaluation(measured.figures, name, kept, problems, notes + source.notes, measured.page, source)
 
+    def answers(self, predictor: Any, images: Iterable[Any], batch_size: int = 32, **options: Any) -> Iterator[Any]:
+        """Images of one size go through the model together. `threshold` is the probability from which on; by default
+        the one that suited the run's validation images best."""
+        threshold = options.get("threshold")
+        least = predictor.about.get("threshold", 0.5) if threshold is None else threshold
+        own = replace(predictor.preprocessing, fit="native")
+        for batch in in_batches((fit_image(to_image(image), own) for image in images), batch_size):
+            pixels = [torch.from_numpy(as_pixels(image)).permute(2, 0, 1) for image in batch]
+            every = find_alike(predictor.model, pixels, predictor.preprocessing, predictor.dtype)
+            for image, found in zip(batch, every, strict=True):
+                yield Detections(image, found.above(least), predictor.labels)
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> BoxWriter:
+        return BoxWriter(predictor, options, threshold=options["threshold"])
+
+    def overlay(self, predictor: Any, x: Tensor, frame: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        return boxes_over(predictor, x, frame)
+
+    # -- export and inspection ---------------------------------------------------------------------------------------
+
+    def graph(self, model: Any, size: tuple[int, int]) -> Graph:
+        open_sizes = {2: Dim("height", min=LEAST), 3: Dim("width", min=LEAST)}
+        return Graph(Boxes(model), example(model.settings.channels), open_sizes, "found")
+
+    def check_export(
+        self, model: Any, path: Path, pre: Preprocessing, other: Any, reader: str
+    ) -> tuple[float | None, str]:
+        agreement = compare(model, path, pre)
+        return agreement.scores, agreement.words(path)
+
+    def inspected(self, data: str) -> Source:
+        return open_boxes(data)
+
+    def draw_samples(self, source: Source, out: Path) -> tuple[str, Path] | None:
+        return "Images with their boxes", data_sheet(source, out)  # type: ignore[arg-type]
+
 
 class AugmentBoxes:
-    output_values = None  # not several steps at once
+    output_values: int | None = None  # not several steps at once
 
     def __init__(self, augmenter: BoxAugmenter, samples: list[Any]):
         self.augmenter, self.samples = augmenter, samples

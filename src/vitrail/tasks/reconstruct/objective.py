@@ -9,7 +9,6 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 
 from vitrail.explain.tokens import Reconstruction
-from vitrail.models import MaskedAutoencoder
 from vitrail.models.mae import MAEOutput
 
 
@@ -46,7 +45,7 @@ class Expected:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: MaskedAutoencoder, x: Tensor) -> "Expected":
+    def of(cls, model: Any, x: Tensor) -> "Expected":
         """Measured on pictures x: the mean square of what is to be predicted. With `norm_pix` that is 1, less the share
         of patches without any contrast. The range is a part of this number, and wide: the paper's authors give about
         0.3 for plain colours at 14×14 patches; normalised ones are harder to predict, and so are those of a coarser

@@ -1,13 +1,13 @@
 """The autoencoder that pre-training starts from: a ViT of the catalog, or one that was pre-trained before."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from vitrail.data.samples import plural
 from vitrail.errors import VitrailError
-from vitrail.models import MAESettings, Settings, SwinSettings, ViTSettings, build, resolve
-from vitrail.models.catalog import model_settings
+from vitrail.models import MAESettings, ModelSettings, ViTSettings, build, resolve
 from vitrail.models.mae import decoder_for, visible_patches
+from vitrail.models.registry import model_settings
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, check_asked, suited
@@ -47,22 +47,21 @@ def start_autoencoder(config: Config, largest: int, gpu: bool) -> Start:
     return Start(model, pre, name, not scratch, [why], image_side=largest)
 
 
-def mae_settings(settings: Settings, name: str, **changes: Any) -> MAESettings:
+def mae_settings(settings: ModelSettings, name: str, **changes: Any) -> MAESettings:
     """A ViT's settings as those of a masked autoencoder: no head, the paper's positions, a decoder that suits."""
-    if isinstance(settings, SwinSettings) or not isinstance(settings, ViTSettings):
+    if not isinstance(settings, ViTSettings | MAESettings):
         raise VitrailError(
             f"{name} can't be pre-trained by masking: three quarters of its patches are left out, and only a ViT does "
             "without them; use one such as vit_s16."
         )
     if settings.distillation_token:
         raise VitrailError(f"{name} has a distillation token, which nobody would teach here: use the plain model.")
-    if not isinstance(settings, MAESettings):
-        taken: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(ViTSettings)}
-        taken |= {"num_classes": 0, "head": "linear", "norm_after_pool": False, "drop_path": 0.0}
+    if isinstance(settings, ViTSettings):
+        taken: dict[str, Any] = {"num_classes": 0, "head": "linear", "norm_after_pool": False, "drop_path": 0.0}
         taken["pool"] = "token" if settings.class_token else "mean"
         if settings.position == "learned":
             taken["position"] = "sincos"
-        settings = MAESettings(**(taken | decoder_for(settings.width, settings.depth)))
+        settings = MAESettings(replace(settings, **taken), **decoder_for(settings.width, settings.depth))
     return replace(settings, **changes)
 
 

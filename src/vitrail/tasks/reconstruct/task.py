@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from vitrail.data.augment.images import Augmenter
 from vitrail.data.image_set import fitted
+from vitrail.data.loader import Subset, random_places, read_subset
 from vitrail.data.preprocess import normalized
 from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.classification import open_pictures
-from vitrail.data.subset import Subset, drawn, read_subset
 from vitrail.explain.tokens import reconstruct
 from vitrail.inference.forward import Forward
 from vitrail.models import MaskedAutoencoder
@@ -61,11 +61,12 @@ class Watched(Reconstruct):
 class ReconstructTask(Task):
     name = "reconstruct"
     verb = "pretrain"
-    done = "reconstructed"
+    method = "embed"
     titles = TITLES
     options = OPTIONS
     expects = EXPECTS
     by_name = True
+    self_supervised = True
 
     # -- data, plan and model ----------------------------------------------------------------------------------------
 
@@ -101,15 +102,15 @@ class ReconstructTask(Task):
 
     def informed(self, ctx: Context) -> Watched:
         samples = ctx.samples["val"] or ctx.samples["train"]
-        images = fitted([samples[i] for i in drawn(len(samples), MEASURED)], ctx.preprocessing, "off")
+        images = fitted([samples[i] for i in random_places(len(samples), MEASURED)], ctx.preprocessing, "off")
         watched = normalized(torch.stack(images.batch(np.arange(len(images)))[1]), ctx.preprocessing, ctx.device)
         if self._labelled(ctx):
-            known = [ctx.samples["train"][i] for i in drawn(len(ctx.samples["train"]), KNOWN)]
+            known = [ctx.samples["train"][i] for i in random_places(len(ctx.samples["train"]), KNOWN)]
             left_out = [*ctx.subsets["train"].bad]
             images = fitted(known, ctx.preprocessing, ctx.cache)
             ctx.subsets["train as predicted"] = read_subset(images, ctx.processes, ctx.workers, None, left_out)
         val = ctx.subsets.get("val")
-        quick = val and Subset(val.loader, val.numbers[drawn(len(val.numbers), ASKED)])
+        quick = val and Subset(val.loader, val.numbers[random_places(len(val.numbers), ASKED)])
         model: Any = ctx.model
         objective = Watched(watched, quick, Expected.of(model, watched))
         ctx.console.line(self._expectation(ctx, objective))
@@ -189,7 +190,7 @@ class ReconstructTask(Task):
         watched = ctx.objective.images
         model: Any = ctx.model
         found = reconstruct(
-            model, watched[drawn(len(watched), SHOWN)], seed=ctx.config.seed, mean=pre.mean, std=pre.std
+            model, watched[random_places(len(watched), SHOWN)], seed=ctx.config.seed, mean=pre.mean, std=pre.std
         )
         image, folder = sheet(found), ctx.folder / SHEETS
         folder.mkdir(exist_ok=True)
@@ -238,6 +239,24 @@ class ReconstructTask(Task):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_classifier(predictor, run, data, options)  # of its features, by --knn and --probe
+
+    def backbone(self, model: Any) -> Any:
+        return model.encoder
+
+    def own_loss(self, model: Any, x: Tensor) -> Any:
+        grid = model.encoder.token_grid(*x.shape[2:])
+        noise = torch.rand(len(x), grid[0] * grid[1], generator=torch.Generator().manual_seed(0)).to(x.device)
+        return lambda model: model(x, noise=noise).loss
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> Any:
+        raise self.refuse(predictor, "predict")
+
+    def inspected(self, data: str) -> Source:
+        return open_pictures(data)
+
+    def exported(self, model: Any) -> tuple[Any, list[str]]:
+        note = "Of the masked autoencoder its encoder, which turns images into features; it has no classes."
+        return model.encoder, [note]
 
 
 def pooled(mae: MaskedAutoencoder, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitrail.data.sources.masks import IGNORE
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.report.drawing import font, shortened
 from vitrail.whole import whole

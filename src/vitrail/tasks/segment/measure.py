@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from vitrail.data.image_set import default_workers, threaded
 from vitrail.data.maps import resized_map
 from vitrail.data.preprocess import normalized
-from vitrail.data.sources.masks import IGNORE, MaskedSample
+from vitrail.data.sources.masks import MaskedSample
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.inference.forward import Forward
 from vitrail.inference.precision import autocast
 from vitrail.report.drawing import thumbnail

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.sources.masks import IGNORE
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.tasks.bootstrap import Array, bootstrap
 
 TOLERANCE = 0.0075  # of the diagonal that a boundary may be off, as in Csurka et al. 2013: 3 pixels at 256×256

@@ -15,7 +15,7 @@ from vitrail.data.image_set import as_pixels, default_workers, threaded
 from vitrail.data.maps import fitted_part
 from vitrail.data.preprocess import fit_image
 from vitrail.inference.size_batches import LARGEST, alike
-from vitrail.models.catalog import Preprocessing
+from vitrail.models.preprocessing import Preprocessing
 from vitrail.models.windows import window_labels
 from vitrail.report.drawing import png
 from vitrail.tasks.segment.drawing import mask_image, overlay, save_segmentation, shares

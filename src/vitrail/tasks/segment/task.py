@@ -1,31 +1,42 @@
 """The task of segmentation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.export import Dim
 
+from vitrail.data import to_image
 from vitrail.data.maps import MapKind
 from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.masks import MaskedSample, MaskSource, open_masks, pixels_of
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
-from vitrail.models.segment import Segmenter
+from vitrail.inference.size_batches import in_batches
+from vitrail.models import Preprocessing
+from vitrail.models.dense.segmenter import Segmenter
 from vitrail.options import Config
 from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, set_drop_path
 from vitrail.tasks.base import Evaluation, Measured
 from vitrail.tasks.context import Context
+from vitrail.tasks.data_sheet import data_sheet
 from vitrail.tasks.dense.cases import standard_error
 from vitrail.tasks.dense.plan import plan_dense, suited_width
 from vitrail.tasks.dense.task import ROUNDS, MapTask, continue_weights
+from vitrail.tasks.exporting import Graph, Logits
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.scoring import class_indices, scored_samples
-from vitrail.tasks.segment.drawing import palette
+from vitrail.tasks.segment.drawing import palette, shares
 from vitrail.tasks.segment.measure import MEANINGS, cases_in_training, measure_masks, page_of, rows_of
 from vitrail.tasks.segment.objective import Segment, balancing_weights
 from vitrail.tasks.segment.options import EXPECTS, OPTIONS
+from vitrail.tasks.segment.results import Segmentation, pixel_classes
+from vitrail.tasks.segment.writing import MaskWriter
 
 
 def mask_of(sample: Sample) -> Any:
@@ -35,9 +46,11 @@ def mask_of(sample: Sample) -> Any:
 
 class SegmentTask(MapTask):
     name = "segment"
-    done = "segmented"
+    method = "segment"
     figure = "miou"
     titles = {name: title for name, (title, _) in MEANINGS.items()}
+    predict_options = ("out", "window")
+    overlay_kind = "mask"
     options = OPTIONS
     expects = EXPECTS
     map_kind = MapKind("masks", mask_of)
@@ -106,3 +119,44 @@ class SegmentTask(MapTask):
             options["report"] is not None,
         )  # fmt: skip
         return Evaluation(measured.figures, name, kept, problems, notes + source.notes, measured.page, source)
+
+    def answers(self, predictor: Any, images: Iterable[Any], batch_size: int = 32, **options: Any) -> Iterator[Any]:
+        """Images of one size go through the model together."""
+        window, overlap = options.get("window"), options.get("overlap", 0.25)
+        colours = palette(len(predictor.labels), predictor.about.get("colours"))
+        for batch in in_batches(map(to_image, images), batch_size):
+            with predictor.precision():
+                masks = pixel_classes(
+                    predictor.model, batch, predictor.preprocessing, predictor.device, window, overlap
+                )
+            for image, mask in zip(batch, masks, strict=True):
+                yield Segmentation(image, mask, predictor.labels, colours)
+
+    def writer(self, predictor: Any, options: Mapping[str, Any]) -> MaskWriter:
+        return MaskWriter(predictor, options, window=options["window"])
+
+    def overlay(self, predictor: Any, x: Tensor, frame: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = predictor.model(x)[0].argmax(dim=0).to(torch.uint8).cpu().numpy()
+        mask = np.full(frame, IGNORE, np.uint8)
+        mask[: found.shape[0], : found.shape[1]] = found
+        labels = list(predictor.labels)
+        rows = [{**one, "probability": one["share"]} for one in shares(found, labels)]
+        colours = palette(len(labels), predictor.about.get("colours"))[: len(labels)].tolist()
+        return {"mask": mask}, {"rows": rows, "colours": colours, "labels": labels}
+
+    # -- export and inspection ---------------------------------------------------------------------------------------
+
+    def export_preprocessing(self, pre: Preprocessing) -> tuple[Preprocessing, list[str]]:
+        if pre.fit != "native":
+            return pre, []
+        note = f"For images of {pre.size[1]}×{pre.size[0]} pixels, to which others are brought."
+        return replace(pre, fit="stretch"), [note]
+
+    def graph(self, model: Any, size: tuple[int, int]) -> Graph:
+        return Graph(Logits(model), torch.zeros(2, model.settings.channels, *size), {0: Dim("batch")})
+
+    def inspected(self, data: str) -> Source:
+        return open_masks(data)
+
+    def draw_samples(self, source: Source, out: Path) -> tuple[str, Path] | None:
+        return "Images with their masks", data_sheet(source, out)  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.samples import Sample, plural, some
-from vitrail.data.sources.faces import MARGIN, Face, open_faces
+from vitrail.data.sources.faces import open_faces
+from vitrail.data.sources.faces.samples import MARGIN, Face
 from vitrail.data.split import place
 from vitrail.errors import VitrailError
 from vitrail.tasks.base import Evaluation

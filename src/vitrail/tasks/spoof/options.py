@@ -5,7 +5,7 @@ from typing import Literal
 
 from vitrail.data.augment.options import AugmentOptions, MixOptions
 from vitrail.data.existence import FACES
-from vitrail.data.sources.faces import MARGIN
+from vitrail.data.sources.faces.samples import MARGIN
 from vitrail.options import Options, option
 from vitrail.tasks.classify.options import LabelOptions, TuningOptions
 

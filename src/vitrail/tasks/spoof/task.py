@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitrail.data.augment.images import Policy
+from vitrail.data.inspect.faces import faces_as_they_are
+from vitrail.data.loader import Subset
 from vitrail.data.samples import Sample, Source
-from vitrail.data.sources.faces import Face, Faces, open_faces, write_faces
+from vitrail.data.sources.faces import open_faces, write_faces
 from vitrail.data.sources.faces.protocol import DEVELOPMENT
-from vitrail.data.subset import Subset
+from vitrail.data.sources.faces.samples import Face, Faces
 from vitrail.errors import VitrailError
 from vitrail.options import Config
 from vitrail.reasons import Reason
@@ -25,6 +28,7 @@ from vitrail.tasks.classify.task import ClassifyTask
 from vitrail.tasks.context import Context
 from vitrail.tasks.planning import Choices, Facts, by
 from vitrail.tasks.spoof.evaluate import evaluate_faces, scored_faces
+from vitrail.tasks.spoof.metrics import attack_scores
 from vitrail.tasks.spoof.objective import Spoof, even_weights
 from vitrail.tasks.spoof.options import EXPECTS, OPTIONS
 from vitrail.tasks.spoof.page import shown, spoof_content
@@ -132,3 +136,18 @@ class SpoofTask(ClassifyTask):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_faces(predictor, run, data, options)
+
+    def order(self, predictor: Any, probabilities: Tensor) -> list[int]:
+        """First the answer at the threshold that the development set chose."""
+        order = super().order(predictor, probabilities)
+        attacked = attack_scores(probabilities[None].numpy())[0] >= predictor.about.get("threshold", 0.5)
+        first = next(i for i in order if i) if attacked else 0
+        return [first, *(i for i in order if i != first)]
+
+    def explained_class(self, predictor: Any, x: Tensor) -> int | None:
+        """The likeliest attack, also on a live face: what speaks for one."""
+        with torch.inference_mode():
+            return 1 + int(predictor.model(x)[0, 1:].argmax())
+
+    def inspected(self, data: str) -> Source:
+        return faces_as_they_are(data)

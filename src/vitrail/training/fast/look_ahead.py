@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.data.loader import Subset
 from vitrail.data.samples import plural
-from vitrail.data.subset import Subset
 from vitrail.training.fast.streams import stream
 
 Numbers = tuple[list[np.ndarray], list[np.ndarray]]

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from vitrail.data.samples import PICTURES, plural, some
-from vitrail.data.sources.faces import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Face, plain
+from vitrail.data.sources.faces.samples import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Face, plain
 from vitrail.data.sources.folders import is_hidden, readable
 from vitrail.errors import VitrailError
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from vitrail.data.samples import PICTURES, plural, some
-from vitrail.data.sources.faces import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
+from vitrail.data.sources.faces.samples import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
 from vitrail.data.sources.folders import readable
 from vitrail.errors import VitrailError
 

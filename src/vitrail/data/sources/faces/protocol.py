@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.samples import plural, some
-from vitrail.data.sources.faces import Face
+from vitrail.data.sources.faces.samples import Face
 from vitrail.data.split import drawn
 from vitrail.errors import VitrailError, nearest
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.data.samples import plural, some
-from vitrail.data.sources.faces import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
+from vitrail.data.sources.faces.samples import ATTACK, ATTACK_WORDS, LIVE_WORDS, SPLITS, Box, Face, plain
 from vitrail.data.sources.folders import readable
 from vitrail.errors import VitrailError, nearest
 

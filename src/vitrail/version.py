@@ -1,0 +1,3 @@
+"""The version, alone in a file that imports nothing."""
+
+__version__ = "0.2.1"
