@@ -55,6 +55,7 @@ class Context:
     left_out: dict[str, str] = field(default_factory=dict)  # unreadable from the start: name → reason
     features: dict[str, list[Tensor]] = field(default_factory=dict)  # "train", "val": where the head learns from them
     probe: LinearProbe | None = None
+    plan_rows: list[tuple[str, str, object]] = field(default_factory=list)  # that the task added to the plan
     small_head: bool = False  # does tuning start from an untrained head, and not from the linear probe?
     epoch: int = 0  # that is being trained, counted from 0
     cache: str = "off"  # where decoded images are kept

@@ -46,7 +46,10 @@ def task(name: str) -> "Task":
 
 def check(name: str) -> None:
     if name not in BUILT_IN and name not in _outside():
-        raise VitrailError(f"--task {name} is not known: use {', '.join(names())}.{nearest(name, names())}")
+        known = names()
+        raise VitrailError(
+            f"--task {name} is not known: use {', '.join(known)}.{nearest(name, known)}", code="unknown_task", task=name
+        )
 
 
 def options_of(name: str) -> tuple[type[Options], ...]:

@@ -62,7 +62,8 @@ def show_plan(ctx: Context) -> None:
     console.line(f"{ctx.data}: {classes}, {plural(train, 'image')} to train on, {held}.")
     for note in ctx.source.notes:
         console.line(f"  note: {note}")
-    rows = [*size_rows(ctx), *ctx.task.plan_rows(ctx)]
+    ctx.plan_rows = ctx.task.plan_rows(ctx)  # measured once, for the report as well
+    rows = [*size_rows(ctx), *ctx.plan_rows]
     if ctx.epochs:
         rows += choices(ctx, ctx.task.hidden_choices(ctx))
     elif config.get("refit") == "on":

@@ -23,7 +23,9 @@ def plan_classifier(config: Config, facts: Facts) -> Choices:
     if not layered:
         chosen["layer_decay"] = (1.0, Reason("one_rate"))
         if config.layer_decay not in (None, 1.0):
-            raise VitrailError("--layer-decay counts the blocks of a transformer: leave it out for this model.")
+            raise VitrailError(
+                "--layer-decay counts the blocks of a transformer: leave it out for this model.", code="no_blocks"
+            )
     if not layered or config.tune != "full":
         chosen["optimizer"] = ("adamw", USUAL)
     if not getattr(facts.settings, "drops_paths", True):
@@ -35,7 +37,9 @@ def plan_classifier(config: Config, facts: Facts) -> Choices:
     if config.tune != "full":
         chosen["drop_path"] = (0.0, Reason("frozen_paths"))
         if config.drop_path:
-            raise VitrailError(f"--drop-path is for what is trained, and --tune {config.tune} freezes the blocks.")
+            raise VitrailError(
+                f"--drop-path is for what is trained, and --tune {config.tune} freezes the blocks.", code="frozen_paths"
+            )
     if facts.multi_label and chosen["refit"][0] == "on":
         chosen["refit"] = ("off", Reason("thresholds"))
     return chosen

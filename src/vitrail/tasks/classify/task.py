@@ -59,7 +59,9 @@ class ClassifyTask(ImageTask):
         if why.get("balance") != Reason("as_asked"):
             why.pop("balance", None)  # what nobody asked for and nobody chose is not worth a line
         if config.calm > config.epochs:
-            raise VitrailError(f"--calm {config.calm} is more than the {config.epochs} epochs of the run.")
+            raise VitrailError(
+                f"--calm {config.calm} is more than the {config.epochs} epochs of the run.", code="calm_too_long"
+            )
         if TINY < facts.side <= MOVED and config.augment != "none":
             why["augment"] = Reason("moved", reason=why["augment"], side=facts.side)
         return config
@@ -81,19 +83,27 @@ class ClassifyTask(ImageTask):
         """With a teacher in the loss."""
         config, source = ctx.config, ctx.config.teacher
         if config.tune == "probe" and not ctx.parent:
-            raise VitrailError("--tune probe solves for a head from the labels alone: leave --teacher out.")
+            raise VitrailError(
+                "--tune probe solves for a head from the labels alone: leave --teacher out.", code="probe_with_teacher"
+            )
         if (path := Path(source).expanduser()).exists():  # to be found again from another folder
             source = str(path.absolute())
             ctx.given, ctx.config = ctx.given.replace(teacher=source), config.replace(teacher=source)
         elif ctx.resumed is not None and path.is_absolute():
-            raise VitrailError(f"The teacher of this run is no longer at {source}: say where it is with --teacher.")
+            raise VitrailError(
+                f"The teacher of this run is no longer at {source}: say where it is with --teacher.",
+                code="teacher_gone", source=source,
+            )  # fmt: skip
         if ctx.parent:
             teacher = ctx.parent.objective.teacher
         else:
             teacher = load_teacher(source, plain.classes, plain.multi_label, ctx.preprocessing, ctx.device)
         before = ctx.record.get("teacher", {}).get("weights", teacher.weights)
         if before != teacher.weights:
-            raise VitrailError(f"The teacher {source} has other weights than when the run began: start a new run.")
+            raise VitrailError(
+                f"The teacher {source} has other weights than when the run began: start a new run.",
+                code="teacher_changed",
+            )
         if ctx.is_new:
             ctx.why = with_reasons(ctx.why, teacher, ctx.model, config.tune)
         return Distil(
@@ -125,7 +135,10 @@ class ClassifyTask(ImageTask):
             return
         lost = f"No image of {some([classes[label] for label in sorted(had - has)])} can be read"
         if len(has) < 2:
-            raise VitrailError(f"{lost}, so there is nothing to tell apart: repair the files, or name other data.")
+            raise VitrailError(
+                f"{lost}, so there is nothing to tell apart: repair the files, or name other data.",
+                code="nothing_to_tell_apart",
+            )
         ctx.console.line(f"  note: {lost}: the model will not know it. Repair the files, or take the class out.")
 
     def draws(self, ctx: Context, subset: Subset) -> np.ndarray | None:
