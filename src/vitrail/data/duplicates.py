@@ -39,7 +39,7 @@ def is_across(group: Group) -> bool:
 
 
 def is_conflicting(group: Group) -> bool:
-    return len({sample.labels for _, sample in group}) > 1
+    return len({sample.target for _, sample in group}) > 1
 
 
 def _size(sample: Sample) -> int:

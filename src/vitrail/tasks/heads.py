@@ -12,6 +12,7 @@ from vitrail.distributed import Processes
 from vitrail.models.heads import classifiers
 from vitrail.models.interpolation import State, copies
 from vitrail.tasks.linear_probe import Probe
+from vitrail.tasks.ridge import Ridge
 
 if TYPE_CHECKING:
     from vitrail.tasks.image_level import AugmentImages
@@ -33,7 +34,7 @@ class Heads(nn.Module):
 
 
 def solve_heads(
-    model: nn.Module, features: Sequence[Tensor], solve: Callable[[Tensor], Probe], processes: Processes
+    model: nn.Module, features: Sequence[Tensor], solve: Callable[[Tensor], Probe | Ridge], processes: Processes
 ) -> Tensor:
     """Puts into each layer what `solve` makes of its inputs, [n, D]. Gives the outputs for these images, each by a
     solution that has not seen it: [n, C]."""

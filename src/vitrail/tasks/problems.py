@@ -1,6 +1,6 @@
 """What training sees of a data set that a person may want to mend."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,23 @@ def class_problems(
             "see --balance weights or sampling."
         )
 
-    def labelled(sample: Sample) -> str:
-        return f"{sample.name} ({', '.join(classes[label] for label in sample.labels) or 'no label'})"
+    return labelled_problems(
+        samples, unreadable, notes, lambda sample: ", ".join(classes[label] for label in sample.labels)
+    )
 
-    alike = same_files(samples)
+
+def labelled_problems(
+    samples: dict[str, list[Sample]], unreadable: dict[str, str], notes: list[str], words: Callable[[Sample], str]
+) -> DataProblems:
+    """Of images with a target each, which `words` tells: copies, some with another target."""
+
+    def labelled(sample: Sample) -> str:
+        return f"{sample.name} ({words(sample) or 'no label'})"
+
+    alike = same_files(readable(samples, unreadable))
     within, across = duplicates([group for group in alike if is_across(group) or not is_conflicting(group)])
     conflicting = [[labelled(sample) for _, sample in group] for group in alike if is_conflicting(group)]
-    return DataProblems([*unreadable.items()], within, across, notes, conflicting=conflicting)
+    return DataProblems([*unreadable.items()], within, across, list(notes), conflicting=conflicting)
 
 
 def copies(

@@ -74,6 +74,8 @@ def write_page(
         recipe=option_rows(ctx),
         command=ctx.command,
         versions=versions(ctx.device),
+        is_share=ctx.task.is_share,
+        scores=ctx.task.short,
         **page,
     )
     write_report(ctx.folder / "report.html", content)

@@ -136,6 +136,6 @@ class AugmentMaps:
         self.joint = joint
 
     def __call__(
-        self, pairs: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
+        self, images: Any, numbers: np.ndarray, keys: np.ndarray, epoch: int, device: Any, out: Any = None
     ) -> Batch:
-        return self.joint(pairs, keys, epoch, device)
+        return self.joint(images, keys, epoch, device)
