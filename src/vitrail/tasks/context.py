@@ -104,7 +104,7 @@ def header_of(ctx: Context, row: Mapping[str, Any], **more: Any) -> dict[str, An
 
 def samples_digest(samples: list[Sample]) -> str:
     """Of the names and labels, in order: what a number means in a saved state."""
-    text = json.dumps([[sample.name, sample.labels] for sample in samples])
+    text = json.dumps([[sample.name, sample.target] for sample in samples])
     return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from vitrail.tasks.base import Task
 
 # name → folder of vitrail.tasks: options.py has OPTIONS and EXPECTS, task.py the class
-TRAINED = {"classify": "ClassifyTask", "segment": "SegmentTask", "detect": "DetectTask", "spoof": "SpoofTask"}
+TRAINED = {
+    "classify": "ClassifyTask",
+    "segment": "SegmentTask",
+    "detect": "DetectTask",
+    "spoof": "SpoofTask",
+    "regress": "RegressTask",
+}
 PRETRAINED = {"reconstruct": "ReconstructTask"}
 BUILT_IN = TRAINED | PRETRAINED
 BY_NAME = {"classify", "reconstruct"}  # DATA may be the name of a data set

@@ -271,6 +271,8 @@ def write_page(
     page = {"figures": measured.figures} | measured.page | ctx.task.page(ctx, measured)
     content = ReportContent(
         title=ctx.folder.name,
+        is_share=ctx.task.is_share,
+        scores=ctx.task.short,
         split=split,
         classes=ctx.source.classes,
         summary=f"{ctx.start.why} Trained on {trained}, in {time_spent}.",

@@ -142,12 +142,14 @@ def _refit(n: int) -> Choice:
     return ("on", Reason("refit", n=n)) if n < 20_000 else ("off", Reason("images", n=n))
 
 
-def fine_tuning_rate(score: float, batch: int, tune: str = "full") -> tuple[float, Reason]:
-    """By the score of the linear probe: what is nearly right needs a light hand, what is not has to move."""
+def fine_tuning_rate(score: float, batch: int, tune: str = "full", figure: str = "") -> tuple[float, Reason]:
+    """By the score of the linear probe: what is nearly right needs a light hand, what is not has to move. `figure` is
+    what the score is called, where it is no share of the images."""
     lr, times = 1e-4 if score >= 0.95 else 3e-4, RATES.get(tune, 1)
-    reason = Reason("probe_score", score=score)
+    code, known = ("probe_figure", {"figure": figure}) if figure else ("probe_score", {})
+    reason = Reason(code, score=score, **known)
     if times > 1:
-        reason = Reason("probe_score_times", score=score, times=times, tune=tune)
+        reason = Reason(f"{code}_times", score=score, times=times, tune=tune, **known)
     return scaled(lr * times, reason, batch, 64)
 
 

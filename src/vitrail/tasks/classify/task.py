@@ -22,7 +22,14 @@ from vitrail.tasks.classify.evaluate import evaluate_classifier
 from vitrail.tasks.classify.objective import SHORT, Classify, balancing_weights, sampling_weights
 from vitrail.tasks.classify.options import EXPECTS, OPTIONS
 from vitrail.tasks.classify.page import classification_page, figures_of
-from vitrail.tasks.classify.plan import MOVED, TINY, plan_classifier, policy_of, rate_for_batch
+from vitrail.tasks.classify.plan import (
+    MOVED,
+    TINY,
+    fine_tuning_rate,
+    plan_classifier,
+    policy_of,
+    rate_for_batch,
+)
 from vitrail.tasks.classify.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.tasks.classify.writing import ClassWriter
 from vitrail.tasks.context import Context, header_of
@@ -31,11 +38,25 @@ from vitrail.tasks.linear_probe import solve_heads, solve_probe
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.problems import class_problems
 
+# Those of features alone included, which --knn and --probe ask for.
+LISTED = {
+    "top1": "accuracy (top 1)",
+    "top5": "accuracy (top 5)",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "auroc": "AUROC",
+    "ece": "calibration error (ECE)",
+    "map": "mean average precision",
+    "knn_top1": "k-NN on its features",
+    "probe_top1": "linear probe on its features",
+}
+
 
 class ClassifyTask(ImageTask):
     name = "classify"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
     short = SHORT
+    listed = LISTED
     options: ClassVar[tuple[type[Options], ...]] = OPTIONS
     expects = EXPECTS
     by_name = True
@@ -153,6 +174,9 @@ class ClassifyTask(ImageTask):
     def groups(self, subset: Subset) -> list[str] | None:
         """For cross-validation: images that are too alike to test one another have the same word; None: all differ."""
         return None
+
+    def tuning_rate(self, config: Config, score: float) -> tuple[float, Reason]:
+        return fine_tuning_rate(score, config.batch_size or 64, config.tune)
 
     def solve_heads(self, ctx: Context, features: Sequence[Tensor], targets: Tensor) -> Tensor:
         groups = self.groups(ctx.subsets["train as predicted"])
