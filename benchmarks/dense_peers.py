@@ -13,33 +13,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from vitrail.tasks.detect.measure import measure_boxes
-from vitrail.tasks.segment.measure import measure_masks
-from vitrail.explain.looking import spread
 from vitrail.training.dense.loop import DenseTrainer
 from vitrail.training.dense.plan import DenseFacts, fill_dense
-from vitrail.tasks.detect.task import viewing_sides
-from vitrail.training.muon import ROUNDS
 
 from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fitted_pairs, shrunk_pairs
-from vitrail.explain.deletion_insertion import paired
+from vitrail.data.loader import read_subset
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.masks import open_masks
-from vitrail.data.loader import read_subset
 from vitrail.distributed import Processes
+from vitrail.explain.deletion_insertion import paired
+from vitrail.explain.looking import spread
 from vitrail.inference.forward import Forward
 from vitrail.inference.precision import choose_precision
 from vitrail.models import Preprocessing
+from vitrail.models.building import Settings
 from vitrail.models.dense.detector import Detector, Frame
+from vitrail.tasks.backbones import typical_side
+from vitrail.tasks.detect.measure import measure_boxes
 from vitrail.tasks.detect.objective import Detect, find
+from vitrail.tasks.detect.task import viewing_sides
 from vitrail.tasks.segment.drawing import palette
+from vitrail.tasks.segment.measure import measure_masks
 from vitrail.tasks.segment.objective import Segment
 from vitrail.tasks.segment.results import pixel_classes
 from vitrail.training.config import Recipe
+from vitrail.training.muon import ROUNDS
 from vitrail.training.run import splits
-from vitrail.tasks.backbones import typical_side
-from vitrail.models.building import Settings
 
 PEERS = {"segment": "DeepLabV3-MobileNetV3", "detect": "Faster R-CNN MobileNetV3"}
 

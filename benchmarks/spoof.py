@@ -35,14 +35,14 @@ from typing import Any
 import numpy as np
 import torch
 from record import keep
-from vitrail.tasks.spoof.evaluate import scored_faces
 
 import vitrail
-from vitrail.data.sources.faces.samples import MARGIN
 from vitrail.data.sources.faces import open_faces, write_faces
-from vitrail.models.tuning import learns
-from vitrail.tasks.spoof.metrics import Scored, attack_scores
+from vitrail.data.sources.faces.samples import MARGIN
 from vitrail.environment import versions
+from vitrail.models.tuning import learns
+from vitrail.tasks.spoof.evaluate import scored_faces
+from vitrail.tasks.spoof.metrics import Scored, attack_scores
 
 METHODS = ("full", "head", "adapter")
 FIGURES = ("eer", "hter", "acer", "auc", "apcer", "bpcer", "bpcer_at_apcer_1", "bpcer_at_apcer_5", "bpcer_at_apcer_10")

@@ -12,9 +12,9 @@ import torch
 from variants import Study, Variant
 
 from vitrail.data.sources.classification import open_source
+from vitrail.environment import versions
 from vitrail.models.registry import model_settings
 from vitrail.training.config import MACHINE
-from vitrail.environment import versions
 from vitrail.whole import whole
 
 Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed

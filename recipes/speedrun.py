@@ -26,9 +26,9 @@ import torch
 
 import vitrail
 from vitrail.data.sources.classification import open_source
-from vitrail.models.registry import model_settings
-from vitrail.models.cost import cost
 from vitrail.environment import versions
+from vitrail.models.cost import cost
+from vitrail.models.registry import model_settings
 from vitrail.whole import whole
 
 MODEL = "hybrid_mini4"

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from dataclasses import fields
 
+import pytest
+
 from vitrail.cli.data import inspect as data_inspect
 from vitrail.cli.demo import demo
 from vitrail.cli.doctor import doctor
@@ -17,11 +19,11 @@ from vitrail.cli.predict import predict
 from vitrail.cli.pretrain import pretrain
 from vitrail.cli.studio import studio
 from vitrail.cli.train import train
-from vitrail.training import PretrainRecipe, Recipe
+from vitrail.cli.training import parser_type
+from vitrail.tasks import registry
+from vitrail.training.config import TrainConfig
 
 OPTIONS = {
-    train: ["data", "options"],
-    pretrain: ["data", "options"],
     evaluate: [
         "data", "model", "split", "knn", "probe", "flip", "crops", "json", "report", "fit", "image_size", "boxes",
         "architecture", "batch_size", "device",
@@ -42,20 +44,42 @@ OPTIONS = {
     models: ["pattern"],
     demo: ["out"],
 }  # fmt: skip
-TRAIN = [
-    "model", "weights", "task", "head", "pyramid", "tune", "adapter_width", "adapter_place", "lora_rank",
-    "lora_targets", "prompt_tokens", "epochs", "batch_size", "image_size", "fit", "lr", "optimizer", "weight_decay",
-    "layer_decay", "warmup", "drop_path", "augment", "flip", "mixup", "cutmix", "calm", "label_smoothing",
-    "teacher", "distill", "alpha", "temperature", "balance", "ema", "clip", "micro_batch", "val", "refit",
-    "protocol", "fold", "leave_out", "boxes", "margin", "seed", "out",
-    "resume", "precision", "compile", "device", "workers", "cache", "wandb", "mlflow",
+# Of `train` and `pretrain`, by the groups of their help.
+COMMON = [
+    "task", "model", "weights", "tune", "epochs", "batch_size", "image_size", "lr", "augment", "seed", "out", "resume",
+    "config",
 ]  # fmt: skip
-
-PRETRAIN = [
-    "model", "weights", "mask_ratio", "norm_pix", "epochs", "batch_size", "image_size", "fit", "lr", "weight_decay",
-    "warmup", "crop", "flip", "micro_batch", "val", "seed", "out", "resume", "precision", "compile", "device",
-    "workers", "cache", "wandb", "mlflow",
-]  # fmt: skip
+EVERY = {
+    "loading": ["fit", "val", "workers", "cache"],
+    "schedule": ["schedule", "warmup"],
+    "optimizer": ["optimizer", "weight_decay", "layer_decay", "clip", "ema"],
+    "machine": ["precision", "compile", "device", "micro_batch"],
+    "logging": ["wandb", "mlflow"],
+}
+TUNING = ["adapter_width", "adapter_place", "lora_rank", "lora_targets", "prompt_tokens", "refit"]
+IMAGE_LEVEL = {
+    "tuning": TUNING, "augmentation": ["flip", "drop_path"], "mixing": ["mixup", "cutmix", "calm"],
+    "labels": ["label_smoothing", "balance"],
+}  # fmt: skip
+TRAINING = {
+    "classify": {
+        "common": COMMON, **EVERY, **IMAGE_LEVEL, "distillation": ["teacher", "distill", "alpha", "temperature"],
+    },
+    "segment": {
+        "common": COMMON, **EVERY, "segment": ["pyramid", "head", "label_smoothing", "balance"],
+        "augmentation": ["flip", "drop_path"],
+    },
+    "detect": {
+        "common": COMMON, **EVERY, "detect": ["pyramid", "head"], "augmentation": ["flip", "drop_path"],
+    },
+    "spoof": {
+        "common": COMMON, **EVERY, **IMAGE_LEVEL, "spoof": ["protocol", "fold", "leave_out", "boxes", "margin"],
+    },
+    "reconstruct": {
+        "common": [name for name in COMMON if name not in ("task", "tune", "augment")], **EVERY,
+        "reconstruct": ["mask_ratio", "norm_pix", "crop", "flip"],
+    },
+}  # fmt: skip
 
 
 def test_the_verbs_are_these():
@@ -68,17 +92,23 @@ def test_the_options_of_every_verb_are_these():
         assert list(inspect.signature(verb).parameters) == options
 
 
-def test_the_options_of_training_are_these():
-    assert [field.name for field in fields(Recipe)] == TRAIN
+def test_every_task_is_here():
+    assert {*TRAINING} == {*registry.BUILT_IN}
 
 
-def test_the_options_of_pretraining_are_these():
-    assert [field.name for field in fields(PretrainRecipe)] == PRETRAIN
+@pytest.mark.parametrize("task", TRAINING)
+def test_the_options_of_training_are_these(task):
+    verb = "pretrain" if task in registry.PRETRAINED else "train"
+    shown = {group.name: group.default_factory for group in fields(parser_type(verb, task)) if group.name != "data"}
+    assert {name: [option.name for option in fields(kind)] for name, kind in shown.items()} == TRAINING[task]
 
 
-def test_what_both_ways_to_train_are_told_about_the_machine_is_written_alike():
-    """Declared twice, at the end of both: fields that were inherited would come first on the command line."""
-    ends = [
-        inspect.getsource(kind).partition("    out: ")[2].partition("    def ")[0] for kind in (Recipe, PretrainRecipe)
-    ]
-    assert ends[0] == ends[1] and ends[0].count(" = ") == 9
+@pytest.mark.parametrize("task", TRAINING)
+def test_python_has_the_same_options(task):
+    """All but the two that only the command line has: --config is an argument of its own, and so is the task."""
+    typed = {name for names in TRAINING[task].values() for name in names} - {"task", "config"}
+    assert {*TrainConfig(task).defaults} == typed
+
+
+def test_train_and_pretrain_take_what_their_task_has():
+    assert not inspect.signature(train).parameters and not inspect.signature(pretrain).parameters

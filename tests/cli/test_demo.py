@@ -36,7 +36,7 @@ def test_the_demo_recognises_98_percent_of_digits_it_has_not_seen(tmp_path):
 
 def test_whoever_stops_the_training_of_the_demo_is_told_that_it_begins_anew(monkeypatch, tmp_path, capsys):
     def stopped(*_, **__):
-        raise Stopped("Stopped after step 1; all is saved. To go on: vitrail train")
+        raise Stopped(0, 1, 10, "vitrail train")
 
     monkeypatch.setattr(vitrail, "train", stopped)
     monkeypatch.setattr(demo, "photographs", lambda folder: [])

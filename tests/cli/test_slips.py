@@ -47,10 +47,24 @@ def test_a_misspelt_option_is_about_its_own_verb(capsys):
     assert not any(f"vitrail {verb} " in told for verb in VERBS if verb != "predict")
 
 
-@pytest.mark.parametrize(("verb", "option"), [("explain", "--methods"), ("predict", "--fit"), ("train", "--head")])
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [("explain", "--methods"), ("predict", "--fit"), ("train --task segment", "--head"), ("train", "--tune")],
+)
 def test_none_is_no_choice(verb, option, capsys):
-    told = answer(capsys, verb, "cat.jpg", option, "relevanse")
+    told = answer(capsys, *verb.split(), "cat.jpg", option, "relevanse")
     assert "invalid choice 'relevanse'" in told and "None" not in told
+
+
+def test_an_option_of_another_task_is_answered_with_the_tasks_that_have_it(capsys):
+    told = answer(capsys, "train", "pets", "--head", "fcn")
+    assert told.startswith("vitrail: --head ") and "--task segment" in told and "--task detect" in told
+    told = answer(capsys, "train", "pets", "--task", "detect", "--mixup=0.2")
+    assert told.startswith("vitrail: --mixup ") and "--task classify" in told
+    assert "`pretrain`" in answer(capsys, "train", "pets", "--mask-ratio", "0.5")
+    assert "`pretrain`" in answer(capsys, "pretrain", "pets", "--tune", "lora")
+    told = answer(capsys, "train", "pets", "--task", "segmnt")
+    assert told.count("\n") == 1 and 'Did you mean "segment"?' in told
 
 
 def test_what_is_no_number_is_told_in_words(capsys):

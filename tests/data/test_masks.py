@@ -1,27 +1,14 @@
-"""Pairs of pictures and masks: found, read, checked; and moved together."""
+"""Pairs of images and masks: found, read and checked."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torchvision import tv_tensors
-from torchvision.transforms.v2 import functional
 
-from vitrail.data.augment.crop import Canvas, image_sizes
-from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fit_mask, fitted_pairs, shrunk_pairs
-from vitrail.tasks.detect.export import apart
-from vitrail.data.maps import fitted_part
-from vitrail.explain.deletion_insertion import paired
-from vitrail.data.augment.random_keys import uniforms
-from vitrail.data.sources.masks.pairs import IGNORE
-from vitrail.data.sources.masks import open_masks, pixels_of
+from vitrail.data.sources.masks import IGNORE, open_masks, pixels_of
 from vitrail.errors import VitrailError
-from vitrail.models.preprocessing import Preprocessing
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def picture(path: Path, size: tuple[int, int] = (20, 30)) -> Path:
@@ -275,144 +262,6 @@ def test_what_one_picture_of_a_json_has_wrong_costs_that_picture_alone(tmp_path)
     assert source.left_out.keys() == {f"{n}.jpg" for n in wrong}
     for n, (_, words) in wrong.items():
         assert words in source.left_out[f"{n}.jpg"]
-
-
-# Together
-
-
-def ramps(height: int, width: int) -> torch.Tensor:
-    """uint8 [4, h, w]: red is the column and green the row, and the mask is a chess-board of 16 pixels by them, so that
-    a pixel's colour says what its class must be."""
-    rows, columns = np.mgrid[:height, :width]
-    board = (rows // 16 % 2 * 2 + columns // 16 % 2).astype(np.uint8)
-    return torch.from_numpy(np.stack([columns, rows, 0 * rows + 90, board]).astype(np.uint8))
-
-
-POLICIES = {
-    "none": JointPolicy(flip=0.0),
-    "flip": JointPolicy(flip=1.0),
-    "resized": JointPolicy(scale=(0.2, 1.0)),
-    "jitter": JointPolicy(jitter=(0.5, 2.0)),
-    "small": JointPolicy(jitter=(0.3, 0.6)),
-}
-
-
-def augmenter(policy: JointPolicy, size=(64, 80), seed: int = 0, **more) -> JointAugmenter:
-    return JointAugmenter(policy, size, MEAN, STD, seed, **more)
-
-
-def levels(batch: torch.Tensor) -> torch.Tensor:
-    return (batch * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)) * 255
-
-
-@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("fit", ["stretch", "pad"])
-def test_a_mask_painted_from_the_colours_still_matches_them(name, fit, kernel):
-    sizes = [(96, 128), (128, 96), (200, 40), (64, 80), (50, 250)]
-    images = [ramps(*size) for size in sizes]
-    pixels, masks = augmenter(POLICIES[name], fit=fit, interpolation=kernel)(images, np.arange(5), 3, "cpu")
-    assert pixels.shape == (5, 3, 64, 80) and masks.shape == (5, 64, 80) and masks.dtype == torch.uint8
-    padded = masks == IGNORE
-    assert (pixels.abs().amax(1)[padded] == 0).all()  # the mean colour
-    assert padded.any() == (name in ("jitter", "small") or (fit == "pad" and name != "resized"))
-    column, row, blue = levels(pixels).unbind(1)
-    assert (blue[~padded] - 90).abs().max() < 0.6
-    # A ramp is resampled exactly: colour + ½ is where the pixel lies in the picture.
-    row, column = row + 0.5, column + 0.5
-    wanted = (row / 16).floor() % 2 * 2 + (column / 16).floor() % 2
-    # Where two classes meet, half a pixel may go either way; kernels also lean inwards at the picture's edge.
-    edge = 1.0
-    sure = ~padded
-    for place, limit in ((row, 0), (column, 1)):
-        far = (place % 16 > edge) & (place % 16 < 16 - edge)
-        ends = torch.tensor([size[limit] for size in sizes]).view(-1, 1, 1)
-        sure &= far & (place > 3) & (place < ends - 3)
-    assert sure.float().mean() > 0.1
-    assert (masks[sure] == wanted[sure]).all()
-
-
-def test_a_resized_crop_is_torchvisions_of_typed_tensors():
-    images = [ramps(90, 120), ramps(150, 70)]
-    maker = augmenter(JointPolicy(scale=(0.3, 0.8), flip=0.0))
-    boxes = maker.boxes(image_sizes(images), uniforms(0, 0, np.arange(2), 64)).astype(int)
-    pixels, masks = maker(images, np.arange(2), 0, "cpu")
-    for given, (top, left, height, width), ours, mask_ in zip(images, boxes, levels(pixels), masks, strict=True):
-        box = (top, left, height, width)
-        theirs = functional.resized_crop(tv_tensors.Image(given[:3]), *box, size=[64, 80], antialias=True)
-        assert (ours - theirs.float()).abs().max() <= 1
-        # Its masks it takes half a pixel off ("nearest"); "nearest-exact" lies where the colours do.
-        crop = given[None, 3:, top : top + height, left : left + width]
-        assert torch.equal(mask_, torch.nn.functional.interpolate(crop, (64, 80), mode="nearest-exact")[0, 0])
-        theirs = functional.resized_crop(tv_tensors.Mask(given[3:]), *box, size=[64, 80])
-        assert (mask_ == theirs[0]).float().mean() > 0.9
-
-
-def test_what_happens_to_a_pair_depends_on_seed_epoch_and_sample_alone():
-    images = [ramps(96, 128), ramps(128, 96), ramps(70, 70)]
-    maker = augmenter(JointPolicy(jitter=(0.5, 2.0), colour=0.4))
-    pixels, masks = maker(images, np.array([5, 6, 7]), 1, "cpu")
-    one, mask_ = maker(images[1:2], np.array([6]), 1, "cpu")
-    assert torch.equal(one[0], pixels[1]) and torch.equal(mask_[0], masks[1])
-    assert not torch.equal(maker(images, np.array([5, 6, 7]), 2, "cpu")[1], masks)
-    sizes = image_sizes(images)
-    canvas = torch.full((3, 4, 128, 128), 7, dtype=torch.uint8)
-    for place, image in zip(canvas, images, strict=True):
-        place[:, : image.shape[1], : image.shape[2]] = image
-    again, masks_again = maker(Canvas(canvas, sizes), np.array([5, 6, 7]), 1, "cpu")
-    assert torch.allclose(again, pixels, atol=1e-5) and torch.equal(masks_again, masks)
-
-
-def test_colour_changes_the_picture_and_never_the_mask():
-    images = [ramps(64, 80)] * 8
-    plain, masks = augmenter(JointPolicy(flip=0.0))(images, np.arange(8), 0, "cpu")
-    coloured, same = augmenter(JointPolicy(flip=0.0, colour=0.5))(images, np.arange(8), 0, "cpu")
-    assert torch.equal(masks, same) and torch.equal(masks[0], images[0][3])
-    assert (coloured - plain).abs().mean() > 0.1
-
-
-@pytest.mark.parametrize("fit", ["stretch", "pad"])
-def test_pairs_are_read_shrunk_and_fitted_like_pictures(tmp_path, fit):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "masks").mkdir()
-    made = ramps(120, 200)
-    Image.fromarray(made[:3].permute(1, 2, 0).numpy()).save(tmp_path / "images" / "a.png")
-    Image.fromarray(made[3].numpy()).save(tmp_path / "masks" / "a.png")
-    source = open_masks(tmp_path)
-    pre = Preprocessing(size=(48, 64), mean=MEAN, std=STD, fit=fit, interpolation="bilinear")
-    shrunk = shrunk_pairs(source.splits["all"], pre, "off")[0]
-    assert shrunk.shape == (4, 54, 90)
-    fitted = fitted_pairs(source.splits["all"], pre, "off")[0]
-    assert fitted.shape == (4, 48, 64)
-    assert (fitted[3] == IGNORE).any() == (fit == "pad")
-    # through the normalisation of a batch and back
-    wide = paired(pre)
-    batch = (fitted[None].float() / 255 - torch.tensor(wide.mean).view(-1, 1, 1)) / torch.tensor(wide.std).view(
-        -1, 1, 1
-    )
-    pictures, masks = apart(batch)
-    assert pictures.shape == (1, 3, 48, 64) and torch.equal(masks[0], fitted[3])
-    # and back to the picture's own size
-    logits = torch.nn.functional.one_hot(fitted[3].long() % 4, 4).permute(2, 0, 1)[None].float()
-    inside = fitted_part(logits, (120, 200), pre)
-    back = torch.nn.functional.interpolate(inside, (120, 200), mode="bilinear").argmax(1)[0]
-    assert (back == made[3]).float().mean() > 0.85
-    assert fit_mask(made[3].numpy(), pre).shape == (48, 64)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: JointPolicy(scale=(0.5, 1), jitter=(1, 2)), "leave one out"),
-        (lambda: JointPolicy(jitter=(2, 1)), "jitter"),
-        (lambda: JointPolicy.named("lite"), 'Did you mean "light"'),
-        (lambda: augmenter(JointPolicy(), fit="crop"), "loses the borders"),
-        (lambda: augmenter(JointPolicy())([ramps(8, 8)[:3]], np.arange(1), 0, "cpu"), "3 channels"),
-    ],
-)
-def test_policies_that_mean_nothing_are_refused(make, words):
-    with pytest.raises(VitrailError, match=words):
-        make()
 
 
 @pytest.mark.data

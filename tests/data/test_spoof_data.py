@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.sources.faces.samples import Face, square
 from vitrail.data.sources.faces import open_faces, write_faces
 from vitrail.data.sources.faces.protocol import folds, part_by_subject
+from vitrail.data.sources.faces.samples import Face, square
 from vitrail.errors import VitrailError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.report.axes import Axes, Scale, factor_ticks, whole_ticks
 from vitrail.report.charts import MOST_POINTS, Series, line_chart, reliability_chart, residual_chart, scatter_chart
-from vitrail.tasks import metrics
+from vitrail.tasks.classify import metrics
 
 
 def data_of(chart):

@@ -15,8 +15,8 @@ from vitrail import VitrailError, create_model
 from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.boxes.outlines import to_runs
-from vitrail.models.dense.settings import DETECT_HEADS
 from vitrail.models.dense.detector import Detector
+from vitrail.models.dense.settings import DETECT_HEADS
 from vitrail.tasks.detect.drawing import Answer, beside, coco_results, colour, draw, write_coco
 from vitrail.tasks.detect.metrics import Objects, Score, image_f1, matched, overlaps, there
 from vitrail.tasks.detect.objective import Detect, find

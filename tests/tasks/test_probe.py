@@ -6,7 +6,7 @@ import scipy
 import torch
 
 from vitrail import VitrailError
-from vitrail.training.phases import probe as module
+from vitrail.tasks import linear_probe as module
 from vitrail.tasks.linear_probe import nearest_neighbours, quick_probe, solve_probe
 
 

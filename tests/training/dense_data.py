@@ -35,7 +35,7 @@ def make_masks(root: Path, counts: dict[str, int] = COUNTS, height: int = 20, wi
 
 
 def make_boxes(root: Path, counts: dict[str, int] = COUNTS, side: int = 32) -> Path:
-    """COCO: a square or a disc on each, as an outline too; the last training picture has none."""
+    """COCO: a square or a disc on each, as an outline too; the last training image has none."""
     chance = np.random.default_rng(0)
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     for split, count in counts.items():

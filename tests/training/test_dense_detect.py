@@ -1,6 +1,7 @@
 """`--task detect`, end to end: what is planned, learnt, kept, resumed to the bit, measured, and refused."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -12,16 +13,17 @@ from tests.training.dense_data import DETECT, make_boxes
 from tests.training.support import Command, differences, rows
 from tests.training.test_distributed import together
 from vitrail import VitrailError
-from vitrail.training.config import Recipe
-from vitrail.tasks.dense.cases import shown_cases
-from vitrail.explain.looking import spread
-from vitrail.training.dense.loop import DenseTrainer
-from vitrail.training.dense.plan import DenseFacts, fill_dense
+from vitrail.models import SwinSettings, ViTSettings
+from vitrail.reasons import Reason
+from vitrail.tasks import registry
+from vitrail.tasks.dense.cases import shown_cases, standard_error
 from vitrail.tasks.detect.task import viewing_sides
-from vitrail.models.building import Settings
+from vitrail.tasks.planning import Facts
+from vitrail.training.config import TrainConfig
+from vitrail.training.run import plan
 from vitrail.weights import read_checkpoint
 
-STEP = "vitrail.training.trainer.Trainer._step"
+STEP = "vitrail.training.trainer.Trainer.train_step"
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +41,10 @@ def run(data, tmp_path_factory) -> Path:
 
 def test_a_run_says_what_it_does_and_keeps_its_figures(run):
     said = run.with_suffix(".log").read_text()
-    assert "2 classes, 8 images to train on, 4 to validate on (val/, seed 0)." in said
-    assert "1 picture without a box, kept as a negative example (train/7.png)." in said
-    assert "32 to 53" in said and "faster_rcnn" in said
+    record = json.loads((run / "run.json").read_text())
+    assert {split: text.split(" images")[0] for split, text in record["samples"].items()} == {"train": "8", "val": "4"}
+    assert "(train/7.png)" in said  # has no box, and is kept as a negative example
+    assert re.search(r"images +32 to 53", said) and re.search(r"head +faster_rcnn", said)
     found = rows(run)
     assert [row["epoch"] for row in found] == [1, 2]
     assert {"val_map", "val_map50", "val_map_error", "train_loss"} <= found[0].keys() and "val_loss" not in found[0]
@@ -52,7 +55,7 @@ def test_a_run_says_what_it_does_and_keeps_its_figures(run):
     assert checkpoint.labels == ["square", "disc"] and checkpoint.settings.short_side == 32
     assert checkpoint.about["metrics"]["n"] == 4
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert page.count('class="painted"') == 3 and ">Objects<" in page and "Pictures without a box" in page
+    assert page.count('class="painted"') == 3 and ">Objects<" in page and "train/7.png" in page
 
 
 def test_of_other_classes_what_proposes_regions_goes_on_and_what_names_them_does_not(run, tmp_path):
@@ -84,7 +87,8 @@ def test_two_processes_train_and_measure_together(data, tmp_path):
     said = together(2, "train", data, *DETECT, "--epochs", "1", "--out", tmp_path / "two", log=tmp_path / "log")
     (row,) = rows(tmp_path / "two")
     assert 0 < row["train_loss"] < 10 and 0 <= row["val_map"] <= 1
-    assert "on 4 validation images" in said[0] and not said[1].strip()
+    assert "mAP" in said[0] and not said[1].strip()
+    assert read_checkpoint(tmp_path / "two" / "model.safetensors").about["metrics"]["n"] == 4
 
 
 def test_evaluate_prints_coco_figures_and_writes_them(data, run, tmp_path):
@@ -95,9 +99,11 @@ def test_evaluate_prints_coco_figures_and_writes_them(data, run, tmp_path):
     assert figures["n"] == 4 and figures["split"] == "test"
     assert {"map", "map50", "map75", "map_low", "map_high", "ap/square", "ap/disc"} <= figures.keys()
     assert figures["map"] == pytest.approx((figures["ap/square"] + figures["ap/disc"]) / 2)
-    assert "mAP at IoU 0.50" in command.said and "AP of disc" in command.said
-    with pytest.raises(VitrailError, match="go with a classifier; this model was made to detect"):
+    said = command.said
+    assert re.search(rf"mean average precision +{100 * figures['map']:.1f} %", said) and "AP of disc" in said
+    with pytest.raises(VitrailError) as info:
         vitrail.evaluate(run, data, flip=True, device="cpu")
+    assert info.value.code == "option_of_another_task" and info.value.fields["task"] == "detect"
 
 
 def test_a_mask_rcnn_learns_outlines_and_refuses_boxes_alone(data, tmp_path):
@@ -112,58 +118,58 @@ def test_a_mask_rcnn_learns_outlines_and_refuses_boxes_alone(data, tmp_path):
         del row["segmentation"]
     bare = data / "train" / "bare.json"
     bare.write_text(json.dumps(content))
-    with pytest.raises(VitrailError, match=r"--head mask_rcnn learns outlines, and .*bare\.json has boxes without"):
+    with pytest.raises(VitrailError) as info:
         vitrail.train(bare, **options, out=tmp_path / "other")
+    assert info.value.code == "no_outlines" and not (tmp_path / "other").exists()
     bare.unlink()
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "code"),
     [
-        ({"head": "fcn"}, "--head fcn is not one of --task detect: use faster_rcnn, mask_rcnn, retinanet"),
-        ({"label_smoothing": 0.1}, "--label-smoothing does not go with --task detect"),
-        ({"fit": "pad"}, "A detector looks at the whole picture"),
-        ({"balance": "weights"}, "--balance weights does not go with --task detect, whose heads weigh by themselves"),
-        ({"refit": "on"}, "--refit on is for classifiers"),
+        ({"label_smoothing": 0.1}, "option_of_another_task"),
+        ({"balance": "weights"}, "option_of_another_task"),
+        ({"refit": "on"}, "option_of_another_task"),
+        ({"fit": "pad"}, "own_proportions"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(data, tmp_path, options, sentence):
-    with pytest.raises(VitrailError, match=sentence):
+def test_what_does_not_go_together_is_refused_by_its_code(data, tmp_path, options, code):
+    with pytest.raises(VitrailError) as info:
         vitrail.train(data, task="detect", weights="none", device="cpu", out=tmp_path / "run", **options)
-    assert not (tmp_path / "run").exists()
+    assert info.value.code == code and not (tmp_path / "run").exists()
+
+
+def test_a_head_of_another_task_is_refused_with_those_of_this_one():
+    with pytest.raises(VitrailError, match="faster_rcnn, mask_rcnn, retinanet"):
+        TrainConfig(task="detect", head="fcn")
+
+
+def planned(task: str, images: int, pretrained: bool, settings=None, **options):
+    facts = Facts(images, 2, pretrained, 224, settings or ViTSettings())
+    return plan(registry.task(task), TrainConfig(task=task, **options), facts)
 
 
 def test_a_plan_follows_from_the_data_and_the_machine():
-    small, why = fill_dense(Recipe(task="detect"), DenseFacts("detect", 200, True, swin=False))
+    small, why = planned("detect", 200, True)
     assert (small.head, small.pyramid, small.batch_size, small.epochs) == ("faster_rcnn", "adapter", 8, 80)
-    assert small.lr == 2e-4 and small.layer_decay == 0.75 and why["epochs"] == "200 images"
-    large, _ = fill_dense(Recipe(task="segment", batch_size=64), DenseFacts("segment", 60_000, True, swin=True))
+    assert small.lr == 2e-4 and small.layer_decay == 0.75 and why["epochs"] == Reason("images", n=200)
+    large, why = planned("segment", 60_000, True, SwinSettings(), batch_size=64)
     assert (large.head, large.pyramid, large.epochs, large.lr) == ("upernet", "own", 8, 6e-4)  # √(64/16) times
-    scratch, why = fill_dense(Recipe(task="segment"), DenseFacts("segment", 500, False, swin=False))
-    assert scratch.layer_decay == 1.0 and scratch.epochs == 200 and "from scratch" in why["epochs"]
-    assert viewing_sides(None, 480, gpu=True)[:2] == (480, 800) and viewing_sides(None, 480, gpu=False)[:2] == (
-        320,
-        533,
-    )
-    assert viewing_sides(None, 64, gpu=True)[:2] == (96, 160) and viewing_sides(200, 64, gpu=True)[:2] == (200, 333)
+    assert why["lr"] == Reason("batch_scaled", reason=Reason("dense_new"), batch=64, usual=16)
+    scratch, why = planned("segment", 500, False)
+    assert scratch.layer_decay == 1.0 and scratch.epochs == 200 and why["epochs"] == Reason("scratch_images", n=500)
 
 
-def test_a_long_run_is_validated_twenty_times_and_at_its_end():
-    def due(epochs: int) -> list[int]:
-        trainer = DenseTrainer.__new__(DenseTrainer)
-        trainer.settings = Settings(epochs=epochs, batch_size=1, lr=0.0)
-        found = []
-        for trainer.epoch in range(epochs):
-            if trainer.due:
-                found.append(trainer.epoch + 1)
-        return found
-
-    assert due(3) == [1, 2, 3] and due(80) == [*range(4, 81, 4)]
-    assert due(50) == [*range(3, 50, 3), 50]
+def test_a_detector_looks_closer_than_its_images_are_and_closer_on_a_gpu():
+    assert viewing_sides(None, 480, gpu=True) == (480, 800, Reason("view_gpu"))
+    assert viewing_sides(None, 480, gpu=False) == (320, 533, Reason("view_cpu"))
+    assert viewing_sides(None, 64, gpu=True) == (96, 160, Reason("view_small", short=64))
+    assert viewing_sides(200, 64, gpu=True) == (200, 333, Reason("as_asked"))
 
 
 def test_a_report_shows_two_of_each_kind_and_none_twice():
     assert shown_cases([5, 3, 1]) == [("best", 1), ("median", 3), ("worst", 5)]
     assert shown_cases([0]) == [("best", 0)]
     assert [number for _, number in shown_cases(range(10))] == [9, 8, 5, 4, 0, 1]
-    assert spread({"map": 0.5, "map_low": 0.304, "map_high": 0.696}, "map") == {"map_error": pytest.approx(0.1)}
+    error = standard_error({"map": 0.5, "map_low": 0.304, "map_high": 0.696}, "map")
+    assert error == {"map_error": pytest.approx(0.1)} and standard_error({"map": 0.5}, "map") == {}

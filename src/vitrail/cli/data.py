@@ -3,7 +3,7 @@
 import json as json_format
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,7 +15,7 @@ FEW = 5  # of those whose problem is one and the same: a column or a folder that
 
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    task: Literal["classify", "segment", "detect", "spoof", "pretrain"] = "classify",
+    task: str = "classify",
     image_size: int | None = None,
     out: Path = Path("runs/inspection.png"),
     json: Path | None = None,
@@ -31,7 +31,7 @@ def inspect(
         data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name;
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
             Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
-        task: What it is to be used for; pretrain takes pictures without labels, too.
+        task: What it is to be used for, as in `train --task`; pretrain takes images without labels, too.
         image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures
             where public weights can be had.
         out: Where to draw the picture.

@@ -178,4 +178,5 @@ class ImageTask(Task):
 
 def learns_matrices(ctx: Context, is_hidden: Any) -> bool:
     """Is a matrix inside of the transformer among what is trained?"""
-    return any(learns(name, ctx.config.tune) and is_hidden(name, p) for name, p in ctx.model.named_parameters())
+    tune = ctx.config.get("tune", "full")  # pre-training has no such option
+    return any(learns(name, tune) and is_hidden(name, p) for name, p in ctx.model.named_parameters())

@@ -44,7 +44,10 @@ class DenseTask(Task):
         size = config.image_size if self.image_size_of_backbone else None
         start = start_model(config.model, config.weights, [], size, None, largest, gpu, found=found)
         if not isinstance(start.model.settings, SwinSettings | ViTSettings):
-            raise VitrailError(f"{start.name} gives no maps to {self.name} from: use a ViT or a Swin with --model.")
+            raise VitrailError(
+                f"{start.name} gives no maps to {self.name} from: use a ViT or a Swin with --model.",
+                code="no_maps", model=start.name,
+            )  # fmt: skip
         return start
 
     def prepare_model(self, ctx: Context) -> None:

@@ -67,15 +67,18 @@ class DetectTask(DenseTask):
         if find_spec("pycocotools") is None:
             raise VitrailError(f"mAP is measured by pycocotools, which is not installed: {extra('detect')}.")
         if config.fit is not None:
-            raise VitrailError("A detector sees the whole image in its own proportions: leave --fit out.")
+            raise VitrailError(
+                "A detector sees the whole image in its own proportions: leave --fit out.", code="own_proportions"
+            )
 
     def open(self, data: str, config: Config, console: Any = None) -> Source:
         source = open_boxes(data)
         if config.head == "mask_rcnn" and not source.outlined:
             bare = some(source.bare, 3)
             raise VitrailError(
-                f"--head mask_rcnn learns outlines, and {data} has boxes without ({bare}): use faster_rcnn."
-            )
+                f"--head mask_rcnn learns outlines, and {data} has boxes without ({bare}): use faster_rcnn.",
+                code="no_outlines", data=data,
+            )  # fmt: skip
         return source
 
     def train_images(self, ctx: Context, samples: list[Sample], cache: str) -> ImageSet:

@@ -26,7 +26,9 @@ def start_autoencoder(config: Config, largest: int, gpu: bool) -> Start:
     if scratch:
         name = config.model or suited(config.image_size or largest, gpu, plain=True)
         if name.startswith("tv:"):
-            raise VitrailError(f"{name} is a convolutional network, which has no patches to leave out: use a ViT.")
+            raise VitrailError(
+                f"{name} is a convolutional network, which has no patches to leave out: use a ViT.", code="no_patches"
+            )
         entry = resolve(name)[0]
         settings = mae_settings(model_settings(name), name, **changes)
         model, pre = build(settings), entry.preprocessing.suited(settings)
@@ -34,7 +36,10 @@ def start_autoencoder(config: Config, largest: int, gpu: bool) -> Start:
     else:
         checkpoint = read_checkpoint(config.weights, config.model)
         if not isinstance(checkpoint.settings, MAESettings):
-            raise VitrailError(f"{config.weights} is no masked autoencoder; --weights of pretrain continues one.")
+            raise VitrailError(
+                f"{config.weights} is no masked autoencoder; --weights of pretrain continues one.",
+                code="not_an_autoencoder",
+            )
         if config.model is not None:
             check_asked(config.model, checkpoint, config.weights)
         model = model_from(checkpoint, **changes).train()
@@ -52,10 +57,14 @@ def mae_settings(settings: ModelSettings, name: str, **changes: Any) -> MAESetti
     if not isinstance(settings, ViTSettings | MAESettings):
         raise VitrailError(
             f"{name} can't be pre-trained by masking: three quarters of its patches are left out, and only a ViT does "
-            "without them; use one such as vit_s16."
+            "without them; use one such as vit_s16.",
+            code="no_patches",
         )
     if settings.distillation_token:
-        raise VitrailError(f"{name} has a distillation token, which nobody would teach here: use the plain model.")
+        raise VitrailError(
+            f"{name} has a distillation token, which nobody would teach here: use the plain model.",
+            code="distillation_token",
+        )
     if isinstance(settings, ViTSettings):
         taken: dict[str, Any] = {"num_classes": 0, "head": "linear", "norm_after_pool": False, "drop_path": 0.0}
         taken["pool"] = "token" if settings.class_token else "mean"
@@ -75,5 +84,6 @@ def _check_masks(settings: MAESettings) -> None:
         raise VitrailError(
             f"Images of {settings.image_size[0]} pixels are {plural(patches, 'patch', 'patches')} of "
             f"{settings.patch_size[0]}, too few to hide {settings.mask_ratio:.0%} of them: use a larger --image-size, "
-            "or a --model with smaller patches."
-        )
+            "or a --model with smaller patches.",
+            code="too_few_patches", patches=patches,
+        )  # fmt: skip

@@ -3,6 +3,7 @@ images with like features of one class?"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.classification import open_pictures
 from vitrail.explain.tokens import reconstruct
 from vitrail.inference.forward import Forward
-from vitrail.models import MaskedAutoencoder
+from vitrail.models import MaskedAutoencoder, Preprocessing
 from vitrail.models.mae import visible_patches
 from vitrail.options import Config
 from vitrail.report.drawing import thumbnail
@@ -257,6 +258,13 @@ class ReconstructTask(Task):
     def exported(self, model: Any) -> tuple[Any, list[str]]:
         note = "Of the masked autoencoder its encoder, which turns images into features; it has no classes."
         return model.encoder, [note]
+
+    def check_export(
+        self, model: Any, path: Path, pre: Preprocessing, other: Any, reader: str
+    ) -> tuple[float | None, str]:
+        """By the features of the encoders: what an autoencoder paints depends on the mask."""
+        one, two = (each.encoder if isinstance(each, MaskedAutoencoder) else each for each in (model, other))
+        return super().check_export(one, path, pre, two, reader)
 
 
 def pooled(mae: MaskedAutoencoder, x: Tensor) -> Tensor:

@@ -58,9 +58,14 @@ class SegmentTask(MapTask):
     def check(self, config: Config) -> None:
         super().check(config)
         if config.head == "linear" and config.pyramid is not None:
-            raise VitrailError("--head linear reads the backbone's last map and no pyramid: leave --pyramid out.")
+            raise VitrailError(
+                "--head linear reads the backbone's last map and no pyramid: leave --pyramid out.",
+                code="pyramid_unused",
+            )
         if config.fit == "crop":
-            raise VitrailError("--fit crop would lose the borders of an image: segment with stretch or pad.")
+            raise VitrailError(
+                "--fit crop would lose the borders of an image: segment with stretch or pad.", code="loses_borders"
+            )
 
     def open(self, data: str, config: Config, console: Any = None) -> Source:
         return open_masks(data, progress=console.reading("reading the masks") if console else None)

@@ -47,7 +47,10 @@ class SpoofTask(ClassifyTask):
 
     def check(self, config: Config) -> None:
         if config.refit == "on":
-            raise VitrailError("--refit on would change the weights after their threshold was chosen: leave it out.")
+            raise VitrailError(
+                "--refit on would change the weights after their threshold was chosen: leave it out.",
+                code="threshold_before_refit",
+            )
 
     def open(self, data: str, config: Config, console: Any = None) -> Source:
         """Arranged by its protocol, the same each time."""

@@ -115,7 +115,7 @@ def test_reading_ahead_finds_all_that_can_not_be_read(samples):
 def test_nothing_readable_at_all_is_one_sentence(samples):
     for sample in samples:
         sample.where.write_bytes(b"nothing")
-    with pytest.raises(VitrailError, match=r"Not one of 5 pictures can be read, for instance: .*not an image"):
+    with pytest.raises(VitrailError, match=r"\b5\b.*0\.png"):
         shrunk(samples, PRE, "off").batch(np.array([0, 1]))
 
 
