@@ -1,12 +1,14 @@
-"""Writes the table of results in README.md and README.zh.md from the records, between two markers.
+"""Writes the tables of results in README.md, README.zh.md and records/README.md from the records, between two markers.
 
-    python recipes/table.py            writes both
+    python recipes/table.py            writes all three
     python recipes/table.py --check    says whether they are in step, and writes nothing
 
-records/headlines.json has the rows in their order:
+records/headlines.json has the rows in their order. All of them are in records/README.md, with their caveats; the two
+READMEs show those that have a "short" form, with one comparison each:
 
-    {"record": "studies/pretraining.json", "en": "Tiny-ImageNet, after MAE", "zh": "…", "beside": "57.07 published",
-     "variant": "MAE", "figure": "top1", "form": "{:.2f} %", "scale": 100}
+    {"record": "studies/pretraining.json", "en": "Tiny-ImageNet, after MAE, …", "zh": "…", "beside": "57.07 published, …",
+     "variant": "MAE", "figure": "top1", "form": "{:.2f} %", "scale": 100,
+     "short": {"en": "Tiny-ImageNet, after MAE", "zh": "…", "beside": {"en": "57.07 published", "zh": "…"}}}
 
 Their numbers are those of `runs` with that variant, `figure` inside their `figures`; or of `results`, which a benchmark
 keeps under VARIANT/SEED; or `numbers`, a list, where a record has neither. They are shown as their mean, ± their
@@ -27,6 +29,7 @@ BEGIN, END = "<!-- results: written by recipes/table.py -->", "<!-- /results -->
 HEADS = {
     "README.md": ("en", "| what | Vitrail | beside | record |"),
     "README.zh.md": ("zh", "| 项目 | Vitrail | 对照 | 记录 |"),
+    "records/README.md": ("en", "| what | Vitrail | beside | record |"),
 }
 
 
@@ -49,29 +52,32 @@ def shown(values: list[float], form: str, scale: float) -> str:
     return f"{mean.removesuffix(unit)} ± {spread}{unit} (n = {len(values)})"
 
 
-def rows(language: str, records: Path) -> list[str]:
+def rows(language: str, records: Path, short: bool) -> list[str]:
     found, headlines = [], records / "headlines.json"
     for headline in json.loads(headlines.read_text(encoding="utf-8")) if headlines.exists() else []:
         path = records / headline["record"]
         record = json.loads(path.read_text(encoding="utf-8"))
+        if short and "short" not in headline:
+            continue
+        words = headline["short"] if short else headline
         if not (values := numbers(record, headline)):
             raise SystemExit(f"{path} has no numbers for the row that headlines.json asks for, {headline['en']}.")
         value = shown(values, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
-        beside = headline.get("beside", "")
+        beside = words.get("beside", "")
         beside = beside if isinstance(beside, str) else beside[language]
         for variant in re.findall(r"\{([^}]+)\}", beside):
             others = numbers(record, {**headline, "variant": variant})
             told = shown(others, headline.get("form", "{:.2f} %"), headline.get("scale", 1))
             told = told.partition(" (n")[0] if len(others) == len(values) else told
             beside = beside.replace(f"{{{variant}}}", told)
-        link = f"[{path.stem}]({path.relative_to(records.parent).as_posix()})"
-        found.append(f"| {headline[language]} | {value} | {beside} | {link} |")
+        link = f"[{path.stem}]({path.relative_to(records.parent if short else records).as_posix()})"
+        found.append(f"| {words[language]} | {value} | {beside} | {link} |")
     return found
 
 
 def table(name: str, records: Path) -> str:
     language, head = HEADS[name]
-    lines = rows(language, records)
+    lines = rows(language, records, short="/" not in name)
     return "\n".join([head, "| --- | --- | --- | --- |", *lines]) if lines else ""
 
 

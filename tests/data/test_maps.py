@@ -15,7 +15,8 @@ from vitrail.data.image_set import WithMaps
 from vitrail.data.loader import Loader
 from vitrail.data.maps import MapKind, fit_map, fitted_part, fitted_with_maps, inside, resized_map, shrunk_with_maps
 from vitrail.data.samples import Sample
-from vitrail.data.sources.masks import IGNORE, open_masks
+from vitrail.data.sources.masks import open_masks
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.models.preprocessing import Preprocessing
 

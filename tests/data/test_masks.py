@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.sources.masks import IGNORE, open_masks, pixels_of
+from vitrail.data.sources.masks import open_masks, pixels_of
+from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 
 

@@ -24,11 +24,11 @@ from vitrail.cli.export import export as export_verb
 from vitrail.cli.predict import predict
 from vitrail.data.sources.boxes.outlines import from_runs
 from vitrail.exporters import export
-from vitrail.tasks.detect.export import Boxes, apart
 from vitrail.exporters.onnx import OPSET, quiet
 from vitrail.models.dense.deformable import DeformableAttention, centres
 from vitrail.models.dense.detector import Detector
 from vitrail.predict import Predictor
+from vitrail.tasks.detect.export import Boxes, apart
 from vitrail.weights.onnx import OnnxModel
 
 LONG = pytest.mark.skipif("VITRAIL_LONG" not in os.environ, reason="takes minutes: set VITRAIL_LONG=1")

@@ -6,8 +6,8 @@ from torch import nn
 
 from vitrail.errors import VitrailError
 from vitrail.models import ConvNet, MaskedAutoencoder, SwinTransformer, VisionTransformer, create_model
-from vitrail.models.position import KINDS
 from vitrail.models.classifier import decays
+from vitrail.models.position import KINDS
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}
 SWIN = {"image_size": 32, "patch_size": 2, "width": 8, "depths": (2, 2), "heads": (2, 2), "window": 4, "num_classes": 5}

@@ -6,9 +6,9 @@ from torch.export import Dim
 
 from tests.models.restatements import image, randomised
 from vitrail.models import MaskedAutoencoder, SwinTransformer, VisionTransformer, capture
+from vitrail.models.grid import RULES
 from vitrail.models.layers import exporting
 from vitrail.models.position import KINDS
-from vitrail.models.grid import RULES
 
 VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "num_classes": 5}
 SWIN = {"image_size": 16, "patch_size": 2, "width": 8, "depths": (2, 1), "heads": (2, 4), "window": 3, "num_classes": 5}

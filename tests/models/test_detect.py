@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from vitrail import VitrailError, create_model
-from vitrail.models.dense.settings import DETECT_HEADS
 from vitrail.models.dense.detector import LEVELS, Anchors, Detector, Frame, paste, viewing_size
-from vitrail.models.dense.settings import DetectorSettings
 from vitrail.models.dense.pyramid import STRIDES
+from vitrail.models.dense.settings import DETECT_HEADS, DetectorSettings
 
 SMALL = {
     "pyramid_channels": 16, "hidden": 32, "short_side": 64, "long_side": 96, "proposals": 50, "regions": 16,

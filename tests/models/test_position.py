@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from tests.models.restatements import class_logits, image, randomised, vit_tokens
 from vitrail.models.attention import rotate
+from vitrail.models.grid import RULES, relative_index, resize_grid
 from vitrail.models.position import (
     KINDS,
     FactorisedPosition,
@@ -18,7 +19,6 @@ from vitrail.models.position import (
     SinCos1dPosition,
     SinCosPosition,
 )
-from vitrail.models.grid import RULES, relative_index, resize_grid
 from vitrail.models.vit import VisionTransformer
 
 TINY = {"image_size": (12, 20), "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "num_classes": 5}  # grid 3×5

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.training.log import Log
-from vitrail.training.log import EventFile
+from vitrail.training.log import EventFile, Log
 
 
 def crc32c(data: bytes) -> int:

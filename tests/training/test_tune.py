@@ -1,4 +1,4 @@
-"""`--tune adapter | lora | prompt | bias | head`: real runs on small pictures."""
+"""`--tune adapter | lora | prompt | bias | head`: real runs on small images."""
 
 import gc
 import json
@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from vitrail.tasks.planning import Facts
-from vitrail.training.plan import fill
-from vitrail.tasks.classify.plan import fine_tuning_rate
 
 import vitrail
 from tests.training.support import QUIET, SMALL, Command, differences, make_folder, rows, small_options
@@ -20,7 +17,6 @@ from vitrail.errors import VitrailError
 from vitrail.models import VisionTransformer, create_model
 from vitrail.models.tuning import PARTS, is_part, learns, tune
 from vitrail.tasks.tuning_cost import cost_of
-from vitrail.training.config import Recipe
 from vitrail.weights import save_weights
 
 CHEAP = ("adapter", "lora", "prompt", "bias")
@@ -51,25 +47,25 @@ def test_a_run_changes_only_what_may_learn_and_leaves_two_files(data, base, tmp_
     said = capsys.readouterr().out
     before, after = load_file(base), load_file(out / "model.safetensors")
     small = load_file(out / "adapter.safetensors")
-    learnt = "head" if kind == "probe" else kind
+    trained = "head" if kind == "probe" else kind
 
     for name, value in before.items():
-        if not learns(name, learnt) and not (kind == "lora" and name.endswith((".qkv.weight", ".proj.weight"))):
+        if not learns(name, trained) and not (kind == "lora" and name.endswith((".qkv.weight", ".proj.weight"))):
             assert torch.equal(value, after[name]), name
     assert {n for n in after if n not in before} == {n for n in after if is_part(n)}
     assert set(small) <= set(after) | {n for n in small if ".lora_" in n}
 
     # Both files are the model: the one by itself, the other on its base, found through the run.
     whole, parts = vitrail.load(out, device="cpu"), vitrail.load(out / "adapter.safetensors", device="cpu")
-    pictures = [sample.where for sample in open_source(str(data)).splits["all"]][:12]
-    one, other = whole.probabilities(pictures), parts.probabilities(pictures)
+    images = [sample.where for sample in open_source(str(data)).splits["all"]][:12]
+    one, other = whole.probabilities(images), parts.probabilities(images)
     assert (one - other).abs().max() < 1e-5
     assert whole.labels == parts.labels == [f"class {i}" for i in range(3)]
     assert parts.about["finished"] and parts.about["metrics"]["top1"] == run.metrics["top1"]
-    assert "Adapter: " in said and " MB, the part to share" in said
+    assert f"{out / 'adapter.safetensors'}" in said and " MB" in said
     if kind in CHEAP:
         count = sum(t.numel() for n, t in small.items())
-        assert f"{count:,}" in said and "of --tune full, by the multiply-adds" in said and "--tune full:" in said
+        assert f"{count:,}" in said and said.count("--tune full") == 2  # of its memory and of its speed
 
 
 @pytest.mark.parametrize("kind", CHEAP)
@@ -95,7 +91,7 @@ def test_without_images_to_choose_by_all_that_was_learned_is_kept_and_lora_merge
 def straight_and_killed(command: list, data: Path, tmp_path: Path, step: int) -> tuple[Path, Path, str]:
     """The folders of a run, and of one that was killed at a step and went on; and what the first said."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    at = ("vitrail.training.trainer.Trainer._step", step, signal.SIGKILL)
+    at = ("vitrail.training.trainer.Trainer.train_step", step, signal.SIGKILL)
     first = Command(*command, "--out", straight, log=tmp_path / "a.log")
     second = Command(*command, "--out", killed, log=tmp_path / "b.log", at=at)
     assert first.wait() == 0, first.said
@@ -115,15 +111,15 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(data, base, tmp_path, kind, mo
     assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-def test_a_picture_that_only_the_features_found_damaged_stays_left_out_when_it_goes_on(base, tmp_path):
+def test_an_image_that_only_the_features_found_damaged_stays_left_out_when_it_goes_on(base, tmp_path):
     data = make_folder(tmp_path / "data", count=40)
     (data / "class 1" / "004.png").write_bytes(b"nothing")
     command = ["train", data, *SMALL, *QUIET, "--cache", "off", "--weights", base, "--tune", "head"]
     command += ["--epochs", "3", "--batch-size", "4", "--val", "0.2", "--refit", "off"]
     straight, killed, said = straight_and_killed(command, data, tmp_path, 12)
     assert differences(straight, killed) == []
-    # Of 40 pictures 8 are held out, and one of the others can't be read.
-    assert rows(straight)[1]["images"] == 31 // 4 * 4 and "waited for data" not in said
+    # Of 40 images 8 are held out, and one of the others can't be read.
+    assert rows(straight)[1]["images"] == 31 // 4 * 4 and "waited" not in said
 
 
 @pytest.mark.parametrize(("kind", "more"), [("adapter", []), ("head", ["--augment", "none"])])
@@ -139,8 +135,8 @@ def test_two_processes_give_the_losses_of_one(data, base, tmp_path, kind, more):
     assert one.keys() == two.keys() and all((one[n] - two[n]).abs().max() < 1e-4 for n in one)
 
 
-def test_a_head_learns_from_cached_features_as_it_does_from_pictures(data, base, tmp_path, monkeypatch):
-    """With nothing drawn at random, both see the same inputs; the model itself sees each picture once."""
+def test_a_head_learns_from_cached_features_as_it_does_from_images(data, base, tmp_path, monkeypatch):
+    """With nothing drawn at random, both see the same inputs; the model itself sees each image once."""
     seen: list[int] = []
     embed = VisionTransformer.embed
     monkeypatch.setattr(VisionTransformer, "embed", lambda self, x: (seen.append(len(x)), embed(self, x))[1])
@@ -166,24 +162,25 @@ def test_weights_that_hold_adapters_go_on_with_them(data, base, tmp_path):
     assert before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in frozen)
     hashes = [json.loads((tmp_path / r / "run.json").read_text())["model"]["base"]["hashes"] for r in "ab"]
     assert hashes[0] == hashes[1]  # one base, whichever file it was read from
-    with pytest.raises(VitrailError, match="holds sequential adapters, width 32 already and can't have LoRA of rank 8"):
+    with pytest.raises(VitrailError, match=r"width 32 .* rank 8"):
         vitrail.train(data, **options(first.folder, tmp_path / "c", tune="lora"))
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"weights": "none", "model": "vit_nano2", "tune": "lora"}, "--tune lora learns from the features of a"),
-        ({"tune": "lora", "lora_targets": "qkv,head"}, "LoRA goes on qkv, proj, mlp, one or several of them; got"),
-        ({"tune": "adapter", "adapter_width": 0}, "--adapter-width must be at least 1, got 0"),
-        ({"tune": "adapters"}, '--tune adapters is not known: use full, head, probe, adapter, lora, prompt, bias.'),
-        ({"tune": "adapter", "adapter_place": "under"}, "--adapter-place under is not known"),
+        ({"weights": "none", "model": "vit_nano2", "tune": "lora"}, ["--tune lora", "--weights"]),
+        ({"tune": "lora", "lora_targets": "qkv,head"}, ["qkv, proj, mlp", "head"]),
+        ({"tune": "adapter", "adapter_width": 0}, ["--adapter-width", " 0."]),
+        ({"tune": "adapters"}, ["--tune adapters", "full, head, probe, adapter, lora, prompt, bias", '"adapter"']),
+        ({"tune": "adapter", "adapter_place": "under"}, ["--adapter-place under", "sequential, parallel"]),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(data, base, tmp_path, more, words):
-    with pytest.raises(VitrailError) as refused:
+    with pytest.raises(VitrailError) as info:
         vitrail.train(data, **options(base, tmp_path / "run", **more))
-    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert all(word in str(info.value) for word in words) and "\n" not in str(info.value)
+    assert "model" not in more or info.value.code == "nothing_to_tune"
     assert not (tmp_path / "run").exists()
 
 
@@ -217,19 +214,6 @@ def test_the_costs_are_those_of_the_arithmetic():
     # Plain forward kept nothing: what stays is the weights, and a gradient and three averages for each of the head's.
     weights = sum(p.numel() for p in model.parameters())
     assert head.memory == pytest.approx(weights * 4 + head.learning * 16, rel=0.1)
-
-
-def test_the_plan_of_cheap_tuning_differs_where_it_should():
-    facts = Facts(3_000, 37, pretrained=True, side=224)
-    full, _ = fill(Recipe(), facts)
-    cheap, why = fill(Recipe(tune="lora"), facts)
-    assert (full.layer_decay, cheap.layer_decay, cheap.drop_path) == (0.75, 1.0, 0.0)
-    assert cheap.epochs == full.epochs and why["layer_decay"] == "what is added is new in every layer"
-    assert fine_tuning_rate(0.9, 64) == (3e-4, "frozen features reach 90.0%")
-    lr, reason = fine_tuning_rate(0.9, 64, "prompt")
-    assert lr == pytest.approx(3e-3) and reason == "frozen features reach 90.0%, × 10 for prompt"
-    masked, _ = fill(Recipe(tune="adapter"), Facts(3_000, 37, pretrained=True, side=224, masked=True))
-    assert masked.epochs == full.epochs and masked.lr is None
 
 
 def test_a_swin_is_tuned_like_a_vit(data, tmp_path):

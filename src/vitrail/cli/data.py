@@ -3,7 +3,7 @@
 import json as json_format
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,7 +15,7 @@ FEW = 5  # of those whose problem is one and the same: a column or a folder that
 
 def inspect(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    task: Literal["classify", "segment", "detect", "spoof", "pretrain"] = "classify",
+    task: str = "classify",
     image_size: int | None = None,
     out: Path = Path("runs/inspection.png"),
     json: Path | None = None,
@@ -30,8 +30,9 @@ def inspect(
     Args:
         data: Class folders, a .csv or .parquet table, .tar shards, the name of a torchvision data set, or hf:org/name;
             with --task segment images/ beside masks/, a table path,mask or COCO's JSON; with --task detect COCO's JSON,
-            Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces.
-        task: What it is to be used for; pretrain takes pictures without labels, too.
+            Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces;
+            with --task regress a table path,value[,value2…].
+        task: What it is to be used for, as in `train --task`; pretrain takes images without labels, too.
         image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures
             where public weights can be had.
         out: Where to draw the picture.
@@ -97,7 +98,7 @@ def show(found: Any, image_size: int) -> None:
     from rich.markup import escape
 
     from vitrail.cli.pictures import pace
-    from vitrail.data.samples import some
+    from vitrail.data.samples import plural, some
 
     console = Console()
     if not console.is_terminal:
@@ -107,7 +108,10 @@ def show(found: Any, image_size: int) -> None:
     splits = "" if list(source.splits) == ["all"] else f" in {', '.join(source.splits)}"
     labels = ", several to a picture" if source.multi_label else ""
     broken = f", {len(found.unreadable):,} of which can't be read" if found.unreadable else ""
+    ranges = getattr(found.labelled, "ranges", None)
     classes = f"{len(source.classes):,} classes{labels}" if source.classes else "no labels"
+    if ranges:
+        classes = plural(len(source.classes), "number") + " for each"
     console.print(
         f"[bold]{escape(source.name)}[/]: {len(source):,} pictures{splits}{broken}, "
         f"{classes} [dim]({pace(len(source) / max(found.seconds, 1e-9))})[/]",
@@ -115,7 +119,7 @@ def show(found: Any, image_size: int) -> None:
     )
     if source.classes:
         console.print()
-        console.print(_class_table(found))
+        console.print(_range_table(ranges) if ranges else _class_table(found))
     if people := getattr(found.labelled, "people", None):
         console.print()
         console.print(_people_table(source.classes, people))
@@ -179,6 +183,26 @@ def _class_table(found: Any) -> Any:
     return table
 
 
+def _range_table(ranges: dict[str, dict[str, tuple[float, float, float]]]) -> Any:
+    """Of each column of numbers the least, the median and the greatest in each split."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from vitrail.report.numbers import number
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("number", overflow="fold")
+    table.add_column("split")
+    for name in ("least", "median", "greatest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [(name, split, ends) for split, columns in ranges.items() for name, ends in columns.items()]
+    for name, split, ends in rows[:LISTED]:
+        table.add_row(escape(name), split, *map(number, ends))
+    if len(rows) > LISTED:
+        table.add_row(f"… {len(rows) - LISTED:,} more; --json FILE lists them all", style="dim")
+    return table
+
+
 def _people_table(classes: list[str], people: dict[str, dict[str, dict[str, int]]]) -> Any:
     """Subjects with their pictures of each class, as many as are listed."""
     from rich.markup import escape
@@ -216,7 +240,8 @@ def _show_problems(found: Any, console: Any) -> None:
     empty = [
         name
         for name, count in zip(found.source.classes, found.counts(next(iter(found.looks))), strict=True)
-        if not count and not hasattr(found.labelled, "people")  # a type of attack may be there to be tested on
+        # A type of attack may be there to be tested on, and a column of numbers has no pictures of its own.
+        if not count and not hasattr(found.labelled, "people") and not hasattr(found.labelled, "ranges")
     ]
     groups = [
         ("notes", found.source.notes),

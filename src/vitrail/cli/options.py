@@ -72,10 +72,16 @@ def registry() -> ConstructorRegistry:
         asked.pop()
         if not isinstance(spec, StructConstructorSpec):
             return None
-        kinds: list[Any] = [Annotated[f.type, UNSAID] if f.default is None else f.type for f in spec.fields]
+        kinds: list[Any] = [Annotated[f.type, UNSAID] if _is_silent(f) else f.type for f in spec.fields]
         return replace(spec, fields=tuple(replace(f, type=kind) for f, kind in zip(spec.fields, kinds, strict=True)))
 
     return rules
+
+
+def _is_silent(declared: Any) -> bool:
+    """Has it a default of None, and nothing to say of it?"""
+    told = [each for each in getattr(declared.type, "__metadata__", ()) if getattr(each, "help_behavior_hint", None)]
+    return declared.default is None and not told
 
 
 def _number(kind: Any, word: str) -> Any:

@@ -13,6 +13,7 @@ LABELLED = "class folders, a .csv or .parquet table, .tar shards, an .npz, or th
 IMAGES = "images in folders, a .csv or .parquet table, .tar shards, an .npz, or the name of a data set"
 MASKS = "images/ beside masks/, a table path,mask, or COCO's JSON"
 BOXES = "COCO's JSON, Annotations/NAME.xml (Pascal VOC), or labels/NAME.txt (YOLO)"
+VALUES = "a .csv or .parquet table path,value[,value2…][,split]"
 FACES = "a folder with live/ and attack folders, a .csv table, or a folder of lists"
 
 

@@ -69,6 +69,11 @@ class Sample:
     where: Path | TarMember | Item
     labels: tuple[int, ...]  # class indices; exactly one unless the source is multi-label
 
+    @property
+    def target(self) -> tuple[float, ...]:
+        """What is to be learnt of it, as numbers: by these a changed data set is known."""
+        return self.labels
+
     def open(self) -> Path | bytes | Image.Image:
         """What `open_image` takes. Safe to call from several threads, or processes, at once."""
         if isinstance(self.where, Path):
@@ -126,6 +131,10 @@ class Source:
 
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
+
+    def words_of(self, sample: Sample) -> list[str]:
+        """What a sample is labelled with, for a reader."""
+        return [self.classes[label] for label in sample.labels]
 
     def counts(self, split: str) -> list[int]:
         """Samples of each class in a split."""

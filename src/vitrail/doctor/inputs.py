@@ -210,6 +210,8 @@ class Understood:
 
 
 def _understood(patient: Patient, x: Tensor | None) -> Understood | None:
+    if patient.predictor.kind.answer != "probabilities":  # numbers say nothing of how sure they are
+        return None
     logits = (patient.answers if x is None else patient.answers_to(x))[0]
     if logits is None or not logits.isfinite().all():
         return None

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.samples import PICTURES, Sample, plural
-from vitrail.data.sources.classification import open_source
 from vitrail.data.sources.folders import pictures_below
 from vitrail.errors import VitrailError
 from vitrail.inference.decoding import decoded
@@ -47,7 +46,7 @@ def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
         return _tensors(x, labels, predictor, count)
     pre = replace(pre, fit="crop") if pre.fit == "native" else pre
     try:
-        source = open_source(os.fspath(data), one_class=True)
+        source = predictor.kind.examined(os.fspath(data))
     except VitrailError:
         if found := _loose_pictures(Path(os.fspath(data)).expanduser()):
             pixels, kept = _read(found[:: max(1, len(found) // count)][:count], pre)
@@ -57,9 +56,9 @@ def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
     chosen = choose(samples, count)
     # Mixed, so that the first few, which some checks are content with, are of several classes.
     pixels, kept = _read([chosen[i] for i in np.random.default_rng(0).permutation(len(chosen))], pre)
-    groups = [sample.labels for sample in kept]
+    groups = [sample.labels for sample in kept] if any(sample.labels for sample in kept) else None
     targets: Labels | None = None
-    if predictor.labels:
+    if predictor.labels and groups is not None:
         try:
             index = class_indices(source, predictor)
             targets = [tuple(index[i] for i in labels) for labels in groups]

@@ -89,6 +89,7 @@ def _write(predictor: Predictor, to: str, path: Path, check: bool) -> tuple[floa
     if predictor.device.type != "cpu":
         model = copy.deepcopy(model).cpu()
     pre, notes = task.export_preprocessing(predictor.preprocessing)
+    notes += task.export_notes(predictor.about)
     if to == "onnx":
         model, more = task.exported(model)
         notes += more

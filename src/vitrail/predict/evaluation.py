@@ -65,6 +65,7 @@ def _write(path: Path, predictor: Predictor, found: Evaluation) -> None:
         problems=DataProblems(unreadable=found.problems),
         command=command_line(),
         versions=versions(predictor.device),
+        is_share=predictor.kind.is_share,
         notes=found.notes,
         **({"figures": found.figures} | found.page),
     )

@@ -92,12 +92,13 @@ class Predictor(ImageModel):
         flip: bool = False,
         crops: int = 1,
         on_error: str = "raise",
-    ) -> list[list[Prediction]]:
+    ) -> list[list[Any]]:
         """For each image its `top` classes, the likeliest first: 5 of them or, in a model of several labels, those that
-        reach their threshold."""
+        reach their threshold; each a `Prediction`. Of a model that was trained to regress, for each image all of its
+        columns in their order, with `.label`, `.index` and `.value`, and without a probability."""
         _check_top(top)
-        found = collected(self.stream(images, "probabilities", batch_size, flip, crops), on_error)
-        return [[] if one.values is None else self.ranked(one.values, top) for one in found]
+        found = collected(self.stream(images, self.kind.answer, batch_size, flip, crops), on_error)
+        return [[] if one.values is None else self.kind.predictions(self, one.values, top) for one in found]
 
     def ranked(self, probabilities: Tensor, top: int | None = None) -> list[Prediction]:
         """The likeliest classes of one image, from its row of `probabilities`. Of a model that tells live faces from
@@ -120,6 +121,12 @@ class Predictor(ImageModel):
     ) -> Tensor:
         """The probability of each class for each image: [n, classes]."""
         return rows(collected(self.stream(images, "probabilities", batch_size, flip, crops), on_error))
+
+    def values(
+        self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
+    ) -> Tensor:
+        """Of a model that was trained to regress, the numbers for each image, in units: [n, columns]."""
+        return rows(collected(self.stream(images, "values", batch_size, flip, crops), on_error))
 
     def embed(
         self, images: Any, batch_size: int = 32, flip: bool = False, crops: int = 1, on_error: str = "raise"
@@ -257,7 +264,8 @@ class Predictor(ImageModel):
         flip: bool = False,
         crops: int = 1,
     ) -> Iterator[Outcome]:
-        """One outcome per image, in order and as they come: its `probabilities` or its `features`, or its error."""
+        """One outcome per image, in order and as they come: its `probabilities` (its `values`, of a model that was
+        trained to regress) or its `features`, or its error."""
         check_views(batch_size, crops)
         if what == "features" and self.backbone is not self:
             yield from self.backbone.stream(images, what, batch_size, flip, crops)
@@ -269,15 +277,19 @@ class Predictor(ImageModel):
         if what == "features":
             encoder = self.kind.backbone(model)
             return lambda x: encoder.features(x, layers=())["pooled"]
-        if what != "probabilities":
-            raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities" or "features".')
-        if self.kind.answers_inside:
-            raise self.kind.refuse(self, "classify")
+        kind = self.kind
+        if what not in ("probabilities", "values"):
+            raise VitrailError(f'{what!r} can\'t be predicted: use "probabilities", "values" or "features".')
+        if kind.answers_inside:
+            raise kind.refuse(self, "classify")
+        if what != kind.answer:
+            raise VitrailError(
+                f"{self.name or 'This model'} gives {kind.answer} and no {what}: use `{kind.answer}`.",
+                code="other_answer", answer=kind.answer, wanted=what,
+            )  # fmt: skip
         if not self.labels:
             raise VitrailError(f"{self.name or 'This model'} has no classes to predict; it gives features (`embed`).")
-        if self.multi_label:
-            return lambda x: model(x).float().sigmoid()
-        return lambda x: model(x).float().softmax(dim=-1)
+        return lambda x: kind.interpreted(self, model(x).float())
 
     def adapt(self, name: str, path: str | PathLike[str]) -> None:
         """Adds an adapter.safetensors that was made on this model, to be switched to by `use(name)`."""

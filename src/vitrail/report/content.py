@@ -1,6 +1,6 @@
 """What the report of a trained model shows, as plain values; how it looks is in model_report.py."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ class ImageCard:
 
     true: str  # its label, or its labels
     predicted: str
-    probability: float  # of what was predicted
+    probability: float | None = None  # of what was predicted, where there is one
     true_probability: float | None = None  # of the label, where there is one
     image: str = ""  # from `thumbnail`
     name: str = ""  # of the file
@@ -55,6 +55,8 @@ class ReportContent:
     gallery_title: str = "Reconstructed images"
     sections: Sequence[Section] = ()  # what a task has to show besides
     meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of figures: a name, and what it says
+    scores: Mapping[str, str] = field(default_factory=dict)  # of figures of an epoch: their names in the charts
+    is_share: Callable[[str], bool] = lambda figure: figure != "loss"  # which figures are written as percentages
     unit: str = "Images"  # what the support of a class counts
     problems: DataProblems = field(default_factory=DataProblems)
     recipe: Sequence[tuple[str, Any, str]] = ()  # (option, value, why)

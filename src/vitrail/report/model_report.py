@@ -88,20 +88,20 @@ def _headline(content: ReportContent) -> Markup:
     numbers = {key: float(value) for key, value in content.figures.items() if isinstance(value, Real) and key != "n"}
     keys = [key for key, value in numbers.items() if not key.endswith(("_low", "_high")) and math.isfinite(value)]
     names = {**FIGURES, **content.meanings}
-    shown = [_figure(key, numbers, *names.get(key, (key.replace("_", " "), ""))) for key in keys]
+    shown = [_figure(content, key, numbers, *names.get(key, (key.replace("_", " "), ""))) for key in keys]
     columns = 2 if len(keys) > 4 else max(len(keys) - 1, 1)  # beside the first, which is larger
     ranges = any(key.endswith("_low") for key in numbers)
     return HTML.headline(content.split.rstrip("."), ranges, columns, shown, [*findings(content), *content.notes])
 
 
-def _figure(key: str, numbers: Mapping[str, float], words: str, meaning: str) -> Figure:
+def _figure(content: ReportContent, key: str, numbers: Mapping[str, float], words: str, meaning: str) -> Figure:
     value, low, high = numbers[key], numbers.get(f"{key}_low"), numbers.get(f"{key}_high")
-    share = 0 <= value <= 1 and key != "loss"
+    share = content.is_share(key) and 0 <= value <= 1
     write = percent if share else number
     interval, band = "", None
     if low is not None and high is not None:
         interval = f"{100 * low:.1f} – {percent(high)}" if share else f"{number(low)} – {number(high)}"
-        band = (100 * low, 100 * (high - low))
+        band = (100 * low, 100 * (high - low)) if share else None
     return Figure(words, meaning, write(value), interval, 100 * value if share else None, band)
 
 
@@ -212,14 +212,16 @@ def _training(content: ReportContent) -> Markup:
         return [Series(words, [_value(row, key) for row in rows], plain, hue)] if key in keys else []
 
     scores: list[Series] = []
-    measured = [score for score in SCORES if {f"train_{score}", f"val_{score}"} & {*keys}]
+    names = {**content.scores, **SCORES}
+    measured = [score for score in names if {f"train_{score}", f"val_{score}"} & {*keys}]
     for score, hue in zip(measured, HUES, strict=False):
-        scores += line(f"train_{score}", f"training {SCORES[score]}", plain=True)
-        scores += line(f"val_{score}", f"validation {SCORES[score]}", hue=hue)
+        scores += line(f"train_{score}", f"training {names[score]}", plain=True)
+        scores += line(f"val_{score}", f"validation {names[score]}", hue=hue)
+    write = percent if all(map(content.is_share, measured)) else number
     small = (330, 190)
     main = [
         line_chart("Loss", x, line("train_loss", "training", plain=True) + line("val_loss", "validation"), mark=mark),
-        line_chart("Accuracy" if "val_top1" in keys else "Score", x, scores, percent, mark=mark),
+        line_chart("Accuracy" if "val_top1" in keys else "Score", x, scores, write, mark=mark),
     ]
     others = [
         line_chart("Learning rate", x, line("lr"), mark=mark, size=small),

@@ -184,12 +184,13 @@ class View:
         return pixels
 
     @cached_property
-    def probabilities(self) -> Tensor | None:
+    def answer(self) -> Tensor | None:
+        """The probability of each class, or whatever a model of this task says of an image."""
         if not self.lens.predictor.labels:
             return None
         with torch.inference_mode():
-            logits = self.net(self.x).float()[0].cpu()
-        return logits.sigmoid() if self.lens.predictor.multi_label else logits.softmax(dim=-1)
+            outputs = self.net(self.x).float()[0].cpu()
+        return self.lens.predictor.kind.interpreted(self.lens.predictor, outputs)
 
     @cached_property
     def said(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -216,12 +217,12 @@ class View:
 
     def classes(self, also: list[int]) -> list[dict[str, Any]]:
         """The answer and the likeliest, as `predict` has them, and those that the page goes on watching."""
-        if self.probabilities is None:
+        if self.answer is None:
             return []
-        labels = self.lens.predictor.labels
-        order = self.lens.predictor.order(self.probabilities)
-        chosen = [*order[:TOP], *(i for i in also if 0 <= i < len(labels) and i not in order[:TOP])]
-        return [{"index": i, "label": labels[i], "probability": float(self.probabilities[i])} for i in chosen]
+        predictor = self.lens.predictor
+        order = predictor.order(self.answer)
+        chosen = [*order[:TOP], *(i for i in also if 0 <= i < len(predictor.labels) and i not in order[:TOP])]
+        return [predictor.kind.studio_row(predictor, self.answer, i) for i in chosen]
 
     def attention(self, layers: list[int]) -> dict[str, Tensor]:
         """`map/3` uint8 [windows, H, n, n], `top/3` [windows, H, n], `place/3` [windows, n] of each layer."""

@@ -144,8 +144,9 @@ def check_asked(model: str, checkpoint: Checkpoint, weights: str, taught: bool =
         its, mine = (", ".join(f"{name} {pair[i]}" for name, pair in other.items()) for i in (0, 1))
         holds = checkpoint.name or "another model"
         raise VitrailError(
-            f"{weights} holds {holds} ({its}), not {model} ({mine}): leave --model out, or name other weights."
-        )
+            f"{weights} holds {holds} ({its}), not {model} ({mine}): leave --model out, or name other weights.",
+            code="other_model", differs=other,
+        )  # fmt: skip
 
 
 def set_drop_path(model: nn.Module, rate: float) -> nn.Module:
@@ -217,5 +218,6 @@ def typical_side(samples: list[Sample], side: Callable[[tuple[int, int]], int] =
         except VitrailError:
             continue
     if not sides:
-        raise VitrailError(f"None of these images can be read: {some(sample.name for sample in samples)}.")
+        names = [sample.name for sample in samples]
+        raise VitrailError(f"None of these images can be read: {some(names)}.", code="unreadable", names=names)
     return sorted(sides)[len(sides) // 2]

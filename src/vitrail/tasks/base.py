@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from vitrail.data.image_set import ImageSet, fitted, shrunk
-from vitrail.data.samples import Sample, Source
+from vitrail.data.samples import Sample, Source, plural
+from vitrail.data.sources.classification import open_source
 from vitrail.data.split import write_split
 from vitrail.errors import VitrailError
 from vitrail.models import Preprocessing
@@ -87,8 +88,11 @@ class Task(ABC):
     verb: ClassVar[str] = "train"  # of the command that trains it
     method: ClassVar[str] = "predict"  # of a Predictor, that gives its answers
     figure: ClassVar[str] = ""  # chooses between epochs, higher is better; without one the last epoch is kept
-    titles: ClassVar[Mapping[str, str]] = {}  # of its figures, for people
+    titles: ClassVar[Mapping[str, str]] = {}  # of the figures that the end of a run tells
     short: ClassVar[Mapping[str, str]] = {}  # the same inside of a sentence
+    listed: ClassVar[Mapping[str, str]] = {}  # of the figures that `vitrail evaluate` prints, in this order
+    kinds: ClassVar[Mapping[str, str]] = {}  # of figures of one class: {"iou": "IoU"} for iou/cat
+    answer: ClassVar[str] = "probabilities"  # of an image, what a Predictor's `stream` gives
     options: ClassVar[tuple[type[Options], ...]] = ()  # besides those that all tasks have
     expects: ClassVar[str]  # what DATA may be
     by_name: ClassVar[bool] = False  # may DATA be the name of a data set, or a pattern of shards?
@@ -124,6 +128,10 @@ class Task(ABC):
     def write_split(self, ctx: Context, path: Path, samples: dict[str, list[Sample]]) -> None:
         """split.csv: which image is in which split."""
         write_split(path, samples["train"], samples["val"], samples["test"], ctx.source.classes)
+
+    def targets_of(self, source: Source) -> str:
+        """What there is to learn in a data set, for the plan."""
+        return plural(len(source.classes), "class", "classes") if source.classes else "no labels"
 
     # -- the plan and the model --------------------------------------------------------------------------------------
 
@@ -190,6 +198,10 @@ class Task(ABC):
     def figure_of(self, ctx: Context) -> str:
         return self.figure
 
+    def is_share(self, figure: str) -> bool:
+        """Is a figure a share, which is written as a percentage? Any other is written as a number."""
+        return figure != "loss"
+
     def log_beside(self, ctx: Context) -> str:
         """What to print beside a training loss: what to expect of it."""
         return ""
@@ -238,6 +250,14 @@ class Task(ABC):
                 code="option_of_another_task", task=self.name,
             )  # fmt: skip
 
+    def after_evaluation(self, figures: Mapping[str, Any]) -> list[str]:
+        """What to say below the figures that `vitrail evaluate` prints."""
+        return []
+
+    def examined(self, data: str) -> Source:
+        """The images of DATA that `vitrail doctor` shows a model, with their classes where they have some."""
+        return open_source(data, one_class=True)
+
     def backbone(self, model: Any) -> Any:
         """What gives features: of most the model itself."""
         return model
@@ -245,6 +265,19 @@ class Task(ABC):
     def own_loss(self, model: Any, x: Tensor) -> Callable[[nn.Module], Tensor] | None:
         """Of a self-supervised model: its loss on these images under one mask, as a function of the model."""
         return None
+
+    def interpreted(self, predictor: Any, outputs: Tensor) -> Tensor:
+        """What the outputs of the model [..., C] mean: by default the probability of each class."""
+        return outputs.sigmoid() if predictor.multi_label else outputs.softmax(dim=-1)
+
+    def predictions(self, predictor: Any, answer: Tensor, top: int | None = None) -> list[Any]:
+        """Of one image, from its row of answers: what `Predictor.predict` lists."""
+        return predictor.ranked(answer, top)
+
+    def studio_row(self, predictor: Any, answer: Tensor, index: int) -> dict[str, Any]:
+        """One line of the Studio's list of answers: `probability` is the length of its bar, and what is written beside
+        it unless there is a `text`."""
+        return {"index": index, "label": predictor.labels[index], "probability": float(answer[index])}
 
     def order(self, predictor: Any, probabilities: Tensor) -> list[int]:
         """All classes of one image, its answer first, then the likeliest."""
@@ -280,6 +313,10 @@ class Task(ABC):
     def export_preprocessing(self, pre: Preprocessing) -> tuple[Preprocessing, list[str]]:
         """With what a file is written, and notes on it."""
         return pre, []
+
+    def export_notes(self, about: Mapping[str, Any]) -> list[str]:
+        """What whoever uses an exported file has to know of its outputs."""
+        return []
 
     def exported(self, model: Any) -> tuple[Any, list[str]]:
         """The part of the model that a graph is made of, and notes on it."""

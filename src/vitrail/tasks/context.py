@@ -55,6 +55,7 @@ class Context:
     left_out: dict[str, str] = field(default_factory=dict)  # unreadable from the start: name → reason
     features: dict[str, list[Tensor]] = field(default_factory=dict)  # "train", "val": where the head learns from them
     probe: LinearProbe | None = None
+    plan_rows: list[tuple[str, str, object]] = field(default_factory=list)  # that the task added to the plan
     small_head: bool = False  # does tuning start from an untrained head, and not from the linear probe?
     epoch: int = 0  # that is being trained, counted from 0
     cache: str = "off"  # where decoded images are kept
@@ -103,7 +104,7 @@ def header_of(ctx: Context, row: Mapping[str, Any], **more: Any) -> dict[str, An
 
 def samples_digest(samples: list[Sample]) -> str:
     """Of the names and labels, in order: what a number means in a saved state."""
-    text = json.dumps([[sample.name, sample.labels] for sample in samples])
+    text = json.dumps([[sample.name, sample.target] for sample in samples])
     return f"{len(samples)} images, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -20,6 +20,7 @@ from vitrail.errors import VitrailError
 from vitrail.inference.forward import Forward
 from vitrail.models.tuning import PARTS, freeze, learns, tune, tuning_of
 from vitrail.options import Config
+from vitrail.reasons import Reason
 from vitrail.tasks.backbones import Start, set_drop_path, start_model, typical_side
 from vitrail.tasks.base import Batch, Row, Task
 from vitrail.tasks.context import Context
@@ -148,6 +149,10 @@ class ImageTask(Task):
             forward = Forward(ctx.subsets[split], ctx.preprocessing, ctx.processes, torch.float32)
             ctx.features[split] = forward.head_inputs(ctx.model)
         return ctx.features[split]
+
+    @abstractmethod
+    def tuning_rate(self, config: Config, score: float) -> tuple[float, Reason]:
+        """The learning rate of fine-tuning by the score of the linear probe, of the figure that chooses."""
 
     @abstractmethod
     def solve_heads(self, ctx: Context, features: Sequence[Tensor], targets: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def solve_probe(
     features [n, D], targets [n, C] one-hot (or any of 0 and 1 if multi-label). Features are standardised inside; the
     result takes them as they are. Images of one group, such as those of one person, are validated together.
     """
-    standard, targets, mean, std = _standardised(features, targets)
+    standard, targets, mean, std = standardised(features, targets)
     fold = torch.from_numpy(_folds(targets.cpu().numpy(), folds, seed, groups)).to(features.device)
     parts = [(fold != k, fold == k) for k in range(int(fold.max()) + 1)]
     solutions: list[Tensor | None] = [None] * len(parts)
@@ -77,13 +77,13 @@ def solve_probe(
 def quick_probe(features: Tensor, targets: Tensor, multi_label: bool = False) -> Probe:
     """One solution with a penalty by the number of images, where `solve_probe` tries some of them on parts of the
     images: a twentieth of its time, so that it can be asked again and again."""
-    standard, targets, mean, std = _standardised(features, targets)
+    standard, targets, mean, std = standardised(features, targets)
     penalty = QUICK / len(standard)
     solution = _logistic_regression(standard, targets, penalty, multi_label, None)
     return Probe(*_for_plain(solution, mean, std), penalty, 1.0, standard.new_empty(0))
 
 
-def _standardised(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def standardised(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Features of mean 0 and deviation 1, the targets beside them, and what these were before."""
     features, targets = features.float(), targets.float().to(features.device)
     if len(features) < 2:
@@ -204,7 +204,7 @@ class Heads(nn.Module):
 
 
 def solve_heads(
-    model: nn.Module, features: Sequence[Tensor], solve: Callable[[Tensor], Probe], processes: Processes
+    model: nn.Module, features: Sequence[Tensor], solve: Callable[[Tensor], Any], processes: Processes
 ) -> Tensor:
     """Puts into each layer what `solve` makes of its inputs, [n, D]. Gives the outputs for these images, each by a
     solution that has not seen it: [n, C]."""

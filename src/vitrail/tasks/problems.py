@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,23 @@ def class_problems(
             "see --balance weights or sampling."
         )
 
-    def labelled(sample: Sample) -> str:
-        return f"{sample.name} ({', '.join(classes[label] for label in sample.labels) or 'no label'})"
+    return labelled_problems(
+        samples, unreadable, notes, lambda sample: ", ".join(classes[label] for label in sample.labels)
+    )
 
-    alike = same_files(samples)
+
+def labelled_problems(
+    samples: dict[str, list[Sample]], unreadable: dict[str, str], notes: list[str], words: Callable[[Sample], str]
+) -> DataProblems:
+    """Of images with a target each, which `words` writes: copies, some of them with another target."""
+
+    def labelled(sample: Sample) -> str:
+        return f"{sample.name} ({words(sample) or 'no label'})"
+
+    alike = same_files(readable(samples, unreadable))
     within, across = duplicates([group for group in alike if is_across(group) or not is_conflicting(group)])
     conflicting = [[labelled(sample) for _, sample in group] for group in alike if is_conflicting(group)]
-    return DataProblems([*unreadable.items()], within, across, notes, conflicting=conflicting)
+    return DataProblems([*unreadable.items()], within, across, list(notes), conflicting=conflicting)
 
 
 def copies(
@@ -80,7 +90,7 @@ def is_across(group: Group) -> bool:
 
 
 def is_conflicting(group: Group) -> bool:
-    return len({sample.labels for _, sample in group}) > 1
+    return len({sample.target for _, sample in group}) > 1
 
 
 def _size(sample: Sample) -> int:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from vitrail.tasks.base import Task
 
 # name → folder of vitrail.tasks: options.py has OPTIONS and EXPECTS, task.py the class
-TRAINED = {"classify": "ClassifyTask", "segment": "SegmentTask", "detect": "DetectTask", "spoof": "SpoofTask"}
+TRAINED = {
+    "classify": "ClassifyTask",
+    "segment": "SegmentTask",
+    "detect": "DetectTask",
+    "spoof": "SpoofTask",
+    "regress": "RegressTask",
+}
 PRETRAINED = {"reconstruct": "ReconstructTask"}
 BUILT_IN = TRAINED | PRETRAINED
 BY_NAME = {"classify", "reconstruct"}  # DATA may be the name of a data set
@@ -46,7 +52,10 @@ def task(name: str) -> "Task":
 
 def check(name: str) -> None:
     if name not in BUILT_IN and name not in _outside():
-        raise VitrailError(f"--task {name} is not known: use {', '.join(names())}.{nearest(name, names())}")
+        known = names()
+        raise VitrailError(
+            f"--task {name} is not known: use {', '.join(known)}.{nearest(name, known)}", code="unknown_task", task=name
+        )
 
 
 def options_of(name: str) -> tuple[type[Options], ...]:

@@ -60,14 +60,18 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise VitrailError(f"The figures can't be written to {folder}: {error.strerror or error}.") from None
+        raise VitrailError(
+            f"The figures can't be written to {folder}: {error.strerror or error}.", code="not_written"
+        ) from None
 
 
 def check_packages(wandb: bool, mlflow: bool) -> None:
     """Before anything is read or written."""
     for wanted, name in ((wandb, "wandb"), (mlflow, "mlflow")):
         if wanted and find_spec(name) is None:
-            raise VitrailError(f"--{name} needs the package {name}: pip install {name}.")
+            raise VitrailError(
+                f"--{name} needs the package {name}: pip install {name}.", code="no_package", package=name
+            )
 
 
 class _WandB:

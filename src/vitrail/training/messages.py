@@ -11,7 +11,8 @@ from vitrail.console import Console, clock, fitting, pace
 from vitrail.data.cache import DiskStore
 from vitrail.data.samples import Source, plural
 from vitrail.reasons import Reason
-from vitrail.tasks.base import Row
+from vitrail.report.numbers import number
+from vitrail.tasks.base import Row, Task
 from vitrail.tasks.context import Context
 
 LONG = 600.0  # seconds
@@ -56,13 +57,13 @@ def show_plan(ctx: Context) -> None:
     """Everything that was asked for or chosen, with the reason."""
     console, config = ctx.console, ctx.config
     train, val = len(ctx.samples["train"]), len(ctx.samples["val"])
-    classes = plural(len(ctx.source.classes), "class", "classes") if ctx.source.classes else "no labels"
     held = f"{val:,} to validate on ({held_out(ctx.source)}, seed {config.seed})" if val else "none to validate on"
     console.line(ctx.start.why)
-    console.line(f"{ctx.data}: {classes}, {plural(train, 'image')} to train on, {held}.")
+    console.line(f"{ctx.data}: {ctx.task.targets_of(ctx.source)}, {plural(train, 'image')} to train on, {held}.")
     for note in ctx.source.notes:
         console.line(f"  note: {note}")
-    rows = [*size_rows(ctx), *ctx.task.plan_rows(ctx)]
+    ctx.plan_rows = ctx.task.plan_rows(ctx)  # measured once, for the report as well
+    rows = [*size_rows(ctx), *ctx.plan_rows]
     if ctx.epochs:
         rows += choices(ctx, ctx.task.hidden_choices(ctx))
     elif config.get("refit") == "on":
@@ -192,11 +193,24 @@ def advise_shorter(console: Console, seconds: float, probed: bool) -> None:
         console.line(f"  This takes about {clock(seconds)}; {probe}fewer --epochs would take less time.")
 
 
-def show_probe(console: Console, figure: str, score: float, seconds: float) -> None:
-    console.line(
-        f"Linear probe on frozen features: {figure} {score:.1%}, cross-validated on the training images "
+def show_probe(ctx: Context, score: float, seconds: float) -> None:
+    ctx.console.line(
+        f"Linear probe on frozen features: {_score(ctx, score)}, cross-validated on the training images "
         f"({clock(seconds)})."
     )
+
+
+def written(task: Task, figure: str, value: float) -> str:
+    """A figure in a sentence: a share as a percentage, anything else as a number."""
+    if task.is_share(figure):
+        return f"{value:.1%}"
+    return f"{value:.4f}" if figure == "loss" else number(value)
+
+
+def _score(ctx: Context, value: float) -> str:
+    """The figure that chooses, by its short name."""
+    figure = ctx.task.figure_of(ctx)
+    return f"{ctx.task.short[figure]} {written(ctx.task, figure, value)}"
 
 
 # -- the outcome -------------------------------------------------------------------------------------------------------
@@ -210,8 +224,11 @@ def show_outcome(ctx: Context, figures: dict[str, Any], kept: Kept, spent: str, 
     for name, title in ctx.task.titles.items():
         if name in figures:
             low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-            interval = f" (95 % interval {low:.1%} to {high:.1%})" if low is not None else ""
-            value = f"{figures[name]:.4f}{ctx.task.log_beside(ctx)}" if name == "loss" else f"{figures[name]:.1%}"
+            interval = ""
+            if low is not None and high is not None:
+                low, high = (written(ctx.task, name, end) for end in (low, high))
+                interval = f" (95 % interval {low} to {high})"
+            value = written(ctx.task, name, figures[name]) + (ctx.task.log_beside(ctx) if name == "loss" else "")
             console.line(f"{title}: {value}{interval}, on {int(figures['n']):,} validation images")
     if figures and chose:
         console.line(
@@ -223,8 +240,7 @@ def show_outcome(ctx: Context, figures: dict[str, Any], kept: Kept, spent: str, 
     if ctx.probe is not None and 0 < figures.get("n", 0) < FEW:
         console.line(
             f"(With so few validation images the figure is uncertain. The linear probe, cross-validated on the "
-            f"{ctx.probe.images:,} training images, has {ctx.task.short[ctx.task.figure_of(ctx)]} "
-            f"{ctx.probe.score:.1%}.)"
+            f"{ctx.probe.images:,} training images, has {_score(ctx, ctx.probe.score)}.)"
         )
     console.line(f"Kept: {kept}, after {spent}.")
     console.line(f"Model:  {folder / 'model.safetensors'}")

@@ -23,7 +23,6 @@ from torch import Tensor
 from vitrail.models import build
 from vitrail.models.interpolation import best_share, between, copies
 from vitrail.reasons import Reason
-from vitrail.tasks.classify.plan import fine_tuning_rate
 from vitrail.tasks.context import Context, LinearProbe
 from vitrail.tasks.image_level import ImageTask
 from vitrail.tasks.linear_probe import exchange_heads, heads_of, is_bad_start
@@ -45,7 +44,7 @@ def probe(ctx: Context) -> Row:
         return {}
     if not task.solves_head(ctx):
         if config.lr is None:
-            lr, _ = fine_tuning_rate(0.0, config.batch_size or 64, config.tune)
+            lr, _ = task.tuning_rate(config, 0.0)
             ctx.config, ctx.why["lr"] = config.replace(lr=lr), Reason("too_many_to_probe")
             ctx.console.line(f"  learning rate {lr:g}: {ctx.why['lr']}.")
         return {}
@@ -56,10 +55,10 @@ def probe(ctx: Context) -> Row:
     targets = ctx.objective.targets(task.truths_in(ctx.subsets["train as predicted"]))
     score = ctx.objective.score(task.solve_heads(ctx, features, targets), targets)
     ctx.console.settle()
-    messages.show_probe(ctx.console, task.short[figure], score[figure], time.monotonic() - began)
+    messages.show_probe(ctx, score[figure], time.monotonic() - began)
     ctx.probe = LinearProbe(score[figure], len(targets))
     if config.lr is None:
-        lr, ctx.why["lr"] = fine_tuning_rate(score[figure], config.batch_size or 64, config.tune)
+        lr, ctx.why["lr"] = task.tuning_rate(config, score[figure])
         ctx.config = config.replace(lr=lr)
         if ctx.epochs:
             ctx.console.line(f"  Tuning starts from it, with learning rate {lr:g}: {ctx.why['lr']}.")

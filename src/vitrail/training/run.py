@@ -207,9 +207,13 @@ def run_folder(config: Any, data: str) -> Path:
         )
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise VitrailError(f"The run folder {folder} can't be made: {there} is a file; name a folder with --out.")
+        raise VitrailError(
+            f"The run folder {folder} can't be made: {there} is a file; name a folder with --out.", code="no_folder"
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise VitrailError(f"The run folder {folder} can't be written: {there} allows it to others only; use --out.")
+        raise VitrailError(
+            f"The run folder {folder} can't be written: {there} allows it to others only; use --out.", code="no_folder"
+        )
     return folder
 
 

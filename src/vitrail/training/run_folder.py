@@ -140,6 +140,8 @@ def continued(record: Record, asked: TrainConfig) -> tuple[TrainConfig, TrainCon
     """The options of the run that is continued, as they were given and in full. What a machine does may change; what
     the run is may not."""
     given, full = from_dict(record.given, record.task), from_dict(record.recipe, record.task)
+    if full.optimizer == "auto":  # the record of a version whose `pretrain` had AdamW alone
+        full = full.replace(optimizer="adamw")
     wanted, default, machine = asked.to_dict(), asked.defaults, machine_options(given)
     for name in [name for name in wanted if name in default and wanted[name] != default[name] and name not in machine]:
         planned = full.get(name)
@@ -160,7 +162,7 @@ def begin_folder(ctx: Context) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise VitrailError(f"The run folder {folder} can't be made: {error.strerror}.") from None
+        raise VitrailError(f"The run folder {folder} can't be made: {error.strerror}.", code="no_folder") from None
     try:
         Record.of(ctx).write(folder, first and not ctx.given.resume)
         written = True
@@ -221,7 +223,9 @@ def load_state(path: Path) -> dict[str, Any] | None:
         return None
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise VitrailError(f"{path} can't be read ({reason}): start again without --resume.") from None
+        raise VitrailError(
+            f"{path} can't be read ({reason}): start again without --resume.", code="bad_state"
+        ) from None
 
 
 def keep_model(ctx: Context, row: dict[str, Any], **more: Any) -> None:
@@ -267,6 +271,8 @@ def write_page(
     page = {"figures": measured.figures} | measured.page | ctx.task.page(ctx, measured)
     content = ReportContent(
         title=ctx.folder.name,
+        is_share=ctx.task.is_share,
+        scores=ctx.task.short,
         split=split,
         classes=ctx.source.classes,
         summary=f"{ctx.start.why} Trained on {trained}, in {time_spent}.",
@@ -284,7 +290,7 @@ def write_page(
 
 def option_rows(ctx: Context) -> list[Row]:
     """For the report: model, images, device, then everything that was asked for or chosen."""
-    first = [*messages.size_rows(ctx), *(row for row in ctx.task.plan_rows(ctx) if row[0] not in ctx.config)]
+    first = [*messages.size_rows(ctx), *(row for row in ctx.plan_rows if row[0] not in ctx.config)]
     shown = {"model", "device", "precision", "image_size"}
     rest = [(name, value, ctx.why.get(name, "")) for name, value in concerning(ctx.config).items()]
     return [*first, *(row for row in rest if row[0] not in shown)]

@@ -238,7 +238,7 @@ class Trainer:
         loss, norm, stop, save = pending.values()
         for name, value in (("loss", loss), ("gradient", norm)):
             if not isfinite(value):
-                raise self.diverged(f"The {name} became {value} at step {pending.step} of epoch {self.epoch + 1}")
+                raise self.diverged(f"The {name} became {value} at step {pending.step} of epoch {self.epoch + 1}", name)
         self.sums["loss"] += loss
         return stop > 0, save > 0
 
@@ -255,7 +255,8 @@ class Trainer:
             return {}
         figures = self.validate(self.model)  # type: ignore[misc]
         if not isfinite(figures.get("loss", 0.0)):  # a detector has none where it predicts
-            raise self.diverged(f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}")
+            what = f"The validation loss became {figures['loss']} after epoch {self.epoch + 1}"
+            raise self.diverged(what, "validation loss")
         return {f"val_{name}": value for name, value in figures.items()}
 
     def is_best(self, row: Row) -> bool:
@@ -291,13 +292,14 @@ class Trainer:
         """NaN and infinity are never kept. A finite gradient can still lead there, at an absurd learning rate."""
         kept = [*self.model.parameters(), *(self.average.average.values() if self.average else ())]
         if not torch.stack([values.isfinite().all() for values in kept]).all():
-            raise self.diverged(f"The weights ceased to be finite in epoch {self.epoch + 1}, by step {self.step}")
+            what = f"The weights ceased to be finite in epoch {self.epoch + 1}, by step {self.step}"
+            raise self.diverged(what, "weights")
 
-    def diverged(self, what: str) -> VitrailError:
+    def diverged(self, what: str, of: str) -> VitrailError:
         kept = "the last good weights are kept" if self.best else "no epoch was completed before it"
         return VitrailError(
             f"{what}; {kept}. A lower --lr, or --precision fp32, usually helps.",
-            code="diverged", epoch=self.epoch + 1, kept=bool(self.best),
+            code="diverged", of=of, epoch=self.epoch + 1, kept=bool(self.best),
         )  # fmt: skip
 
     # -- listeners and state -----------------------------------------------------------------------------------------

@@ -190,4 +190,4 @@ def _is_grey(pixels: np.ndarray) -> bool:
 
 
 def _names(sample: Sample, source: Source) -> list[str]:
-    return [source.classes[label] for label in sample.labels]
+    return source.words_of(sample)

@@ -9,6 +9,7 @@ import numpy as np
 from vitrail.data.samples import Source
 from vitrail.data.sources.boxes.samples import Boxed, BoxSource
 from vitrail.data.sources.masks import MaskSource
+from vitrail.data.sources.values import ValueSource
 
 # The titles under which an inspection lists what a source of boxes has found.
 BOX_TROUBLES = {
@@ -43,8 +44,27 @@ class Labelled:
         return {"labels": asdict(self)}
 
 
+@dataclass
+class Numbers(Labelled):
+    """`ranges`: split → column → least, median, greatest."""
+
+    ranges: dict[str, dict[str, tuple[float, float, float]]] = field(default_factory=dict)
+
+
+def labelled_values(source: ValueSource) -> Numbers:
+    ranges = {}
+    for split in source.splits:
+        ends = np.quantile(source.table(split), (0, 0.5, 1), axis=0).T.tolist()
+        ranges[split] = {
+            name: (low, middle, high) for name, (low, middle, high) in zip(source.classes, ends, strict=True)
+        }
+    return Numbers("numbers", {}, ranges=ranges)
+
+
 def labelled(source: Source) -> Labelled | None:
-    """Of masks or boxes; nothing of pictures with classes alone."""
+    """Of masks, boxes or numbers; nothing of pictures with classes alone."""
+    if isinstance(source, ValueSource):
+        return labelled_values(source)
     if isinstance(source, MaskSource):
         amounts = {split: source.pixels[split].tolist() for split in source.splits}
         problems = {"pairs left out": [*source.left_out.values()]} if source.left_out else {}

@@ -56,7 +56,7 @@ def picture(
     )  # fmt: skip
     for row, (sample, image, why) in enumerate(chosen):
         axes = [figure.add_subplot(grid[row, column]) for column in range(4)]
-        label = ", ".join(source.classes[index] for index in sample.labels) or "no label"
+        label = ", ".join(source.words_of(sample)) or "no label"
         size = f"{image.width}×{image.height}" + (f", the {why}" if why else "")
         _draw_file(axes[0], image, pre, label if len(label) < 35 else label[:33] + "…", size)
         for ax, fit in zip(axes[1:], FITS, strict=True):

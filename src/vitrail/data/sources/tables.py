@@ -9,7 +9,7 @@ also name a picture in a tar file (`shard.tar/0001.jpg`), in an array (`pictures
 import csv
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from vitrail.data.sources.folders import readable
 from vitrail.errors import VitrailError, closest, extra, nearest
 
 SUFFIXES = {".csv", ".tsv", ".parquet", ".pq"}
+Choose = Callable[[list[str]], list[str]]  # from the header of a table to the columns that are read
 # What others call these columns: not read, since a guess may be wrong, but suggested.
 _OTHERS_CALL_IT = {
     "path": [
@@ -39,9 +40,10 @@ _OTHERS_CALL_IT = {
 
 
 def open_table(path: Path, name: str) -> Source:
-    rows = list(_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path))
-    if not rows:
-        raise VitrailError(f"{name} has no rows: expected path,label and a row for each picture.")
+    rows = [
+        (line, row["path"], _labels(row["label"]), row.get("split"))
+        for line, row in read_rows(path, name, lambda header: _columns(header, str(path)), "path,label")
+    ]
     notes: list[str] = []
     multi_label = any(isinstance(label, list) or len(_parts(label)) > 1 for _, _, label, _ in rows)
     labelled: dict[tuple[str, tuple[str, ...], str | None], int] = {}  # each different row, and its line
@@ -52,14 +54,10 @@ def open_table(path: Path, name: str) -> Source:
             raise VitrailError(f"Line {line} of {name} has no path.")
         if not labels and not multi_label:
             raise VitrailError(f"Line {line} of {name} ({file}) has no label.")
-        labelled.setdefault((file, labels, _split(split, line, name)), line)
+        labelled.setdefault((file, labels, split_of(split, line, name)), line)
     if len(labelled) < len(rows):
         notes.append(f"{plural(len(rows) - len(labelled), 'row')} of {path.name} said the same again, and count once.")
-    unsplit = [line for (_, _, split), line in labelled.items() if split is None]
-    if unsplit and len(unsplit) < len(labelled):
-        raise VitrailError(
-            f"Line {unsplit[0]} of {name} has no split, and other lines have one: write train, val or test."
-        )
+    check_splits(((line, split) for (_, _, split), line in labelled.items()), name)
     twice: list[str] = []
     seen: dict[tuple[str, str | None], tuple[str, ...]] = {}
     for file, labels, split in labelled:
@@ -73,22 +71,16 @@ def open_table(path: Path, name: str) -> Source:
 
     classes = numbered(labels for _, labels, _ in labelled)
     index = {label: position for position, label in enumerate(classes)}
-    locate = _Locator(path.parent)
+    locate = Locator(path.parent)
     splits: dict[str, list[Sample]] = {}
     for file, labels, split in labelled:
         sample = Sample(readable(file), locate(file), tuple(sorted(index[label] for label in labels)))
         splits.setdefault(split or "all", []).append(sample)
-    if len(locate.missing) == len(labelled):
-        raise VitrailError(
-            f"None of the {plural(len(labelled), 'file')} that {name} names is there; the first is looked for at "
-            f"{locate.missing[0]}: paths are relative to the folder of the table."
-        )
-    if locate.missing:
-        notes.append(f"{plural(len(locate.missing), 'file')} of {path.name} not found ({some(locate.missing)}).")
+    notes += locate.notes(len(labelled), path, name)
     return Source(name, classes, in_order(splits), multi_label, notes)
 
 
-class _Locator:
+class Locator:
     """Path in a table → where the picture is. Keeps what it looked into, and lists what it did not find."""
 
     def __init__(self, folder: Path):
@@ -130,12 +122,33 @@ class _Locator:
         self.missing.append(path)
         return path
 
+    def notes(self, count: int, table: Path, name: str) -> list[str]:
+        """What was not found of so many files; if that is all of them, an error."""
+        if len(self.missing) == count:
+            raise VitrailError(
+                f"None of the {plural(count, 'file')} that {name} names is there; the first is looked for at "
+                f"{self.missing[0]}: paths are relative to the folder of the table."
+            )
+        missing = f"{plural(len(self.missing), 'file')} of {table.name} not found ({some(self.missing)})."
+        return [missing] if self.missing else []
+
 
 def _parts(label: str) -> list[str]:
     return [part.replace("\\|", "|").strip() for part in re.split(r"(?<!\\)\|", label)]
 
 
-def _split(word: str | None, line: int, name: str) -> str | None:
+def check_splits(splits: Iterable[tuple[int, str | None]], name: str) -> None:
+    """Either every line says its split, or none."""
+    known = [*splits]
+    unsplit = [line for line, split in known if split is None]
+    if unsplit and len(unsplit) < len(known):
+        raise VitrailError(
+            f"Line {unsplit[0]} of {name} has no split, and other lines have one: write train, val or test."
+        )
+
+
+def split_of(word: str | None, line: int, name: str) -> str | None:
+    """What a cell of the column "split" says; None where it is empty."""
     if not word or not word.strip():
         return None
     split = SPLIT_WORDS.get(word.strip().lower())
@@ -146,18 +159,25 @@ def _split(word: str | None, line: int, name: str) -> str | None:
     return split
 
 
-def _columns(header: list[str], name: str) -> None:
+def _columns(header: list[str], name: str) -> list[str]:
+    """Those that a table of classes has."""
+    check_columns(header, name, ("path", "label"))
+    return [column for column in ("path", "label", "split") if column in header]
+
+
+def check_columns(header: list[str], name: str, needed: tuple[str, ...], example: str = "path,label[,split]") -> None:
     """Refuses a table that lacks a column, and says which one was probably meant."""
-    missing = [wanted for wanted in _OTHERS_CALL_IT if wanted not in header]
+    missing = [wanted for wanted in needed if wanted not in header]
     if missing:
-        spare = [column for column in header if column not in ("path", "label", "split")]
+        spare = [column for column in header if column not in (*needed, "split")]
         meant = {wanted: _called(wanted, spare) for wanted in missing}
         renamed = " and ".join(f"{column} to {wanted}" for wanted, column in meant.items() if column)
-        hint = f"rename {renamed}." if renamed else "name the columns path,label[,split]."
+        hint = f"rename {renamed}." if renamed else f"name the columns {example}."
         if header and os.path.splitext(header[0])[1].lower() in (".jpg", ".jpeg", ".png"):
-            hint = "the first line seems to be a picture already, so put the line path,label above it."
+            first = example.partition("[")[0]
+            hint = f"the first line seems to be a picture already, so put the line {first} above it."
         raise VitrailError(f'{name} has no column "{missing[0]}" (it has {some(header, 8)}): {hint}')
-    repeated = [column for column in ("path", "label", "split") if header.count(column) > 1]
+    repeated = [column for column in (*needed, "split") if header.count(column) > 1]
     if repeated:
         raise VitrailError(f'{name} has the column "{repeated[0]}" more than once: rename one of them.')
 
@@ -168,8 +188,16 @@ def _called(wanted: str, spare: list[str]) -> str:
     return next(usual, "") or closest(wanted, spare)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:
-    """(line, path, label, split). Bytes that are no UTF-8 pass through, for file names hold such."""
+def read_rows(path: Path, name: str, choose: Choose, expected: str) -> list[tuple[int, dict[str, Any]]]:
+    """(line, values by column) of a CSV or Parquet table, of the columns that `choose` picks."""
+    rows = [*(_parquet if path.suffix.lower() in (".parquet", ".pq") else _csv)(path, choose, expected)]
+    if not rows:
+        raise VitrailError(f"{name} has no rows: expected {expected} and a row for each picture.")
+    return rows
+
+
+def _csv(path: Path, choose: Choose, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Values are text. Bytes that are no UTF-8 pass through, for file names hold such."""
     csv.field_size_limit(1 << 24)
     try:
         with open(path, "rb") as file_:
@@ -182,8 +210,8 @@ def _csv(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:
             reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
             header = [readable(column.strip()) for column in next(reader, [])]
             if not any(header):
-                raise VitrailError(f"{path} is empty: expected a line path,label and a row for each picture.")
-            _columns(header, str(path))
+                raise VitrailError(f"{path} is empty: expected a line {expected} and a row for each picture.")
+            chosen = choose(header)
             at = {column: position for position, column in enumerate(header)}
             for row in reader:
                 if not any(row):
@@ -193,33 +221,36 @@ def _csv(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:
                         f"Line {reader.line_num} of {path} has {plural(len(row), 'field')}, and the first line has "
                         f"{len(header)}: put a field that holds a comma in quotes."
                     )
-                yield reader.line_num, row[at["path"]], row[at["label"]], row[at["split"]] if "split" in at else None
+                yield reader.line_num, {column: row[at[column]] for column in chosen}
     except (OSError, csv.Error) as error:
         raise VitrailError(f"{path} can't be read as a table ({error}).") from None
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, str, Any, str | None]]:
-    """As `_csv`. A label that is a list of strings makes the table multi-label too."""
+def _parquet(path: Path, choose: Choose, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """As `_csv`, with values of the types of their columns."""
     try:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise VitrailError(f"To read {path.name}, Parquet support is needed: {extra('parquet')}.") from None
     try:
-        header = parquet.read_schema(path).names
-        _columns(header, str(path))
-        table = parquet.read_table(path, columns=[column for column in ("path", "label", "split") if column in header])
+        table = parquet.read_table(path, columns=choose(parquet.read_schema(path).names))
     except (OSError, pyarrow.ArrowException) as error:
         raise VitrailError(f"{path} can't be read as Parquet ({' '.join(str(error).split())}).") from None
     columns = [table[column].to_pylist() for column in table.column_names]
     rows = [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
     for line, row in enumerate(rows, start=1):
-        file, label = row["path"] or "", row["label"]
+        file = row["path"] or ""
         if not isinstance(file, str):
             raise VitrailError(
                 f'The column "path" of {path} holds {type(file).__name__}s: expected the paths of files.'
             )
-        yield line, file, [_text(part) for part in label] if isinstance(label, list) else _text(label), row.get("split")
+        yield line, row | {"path": file}
+
+
+def _labels(cell: Any) -> str | list[str]:
+    """A list of strings, which Parquet may hold, makes the table multi-label as a|b does."""
+    return [_text(part) for part in cell] if isinstance(cell, list) else _text(cell)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import { Painter } from "./mae.js";
 import { Pane, clamp } from "./pane.js";
 import { HeadPlot, PositionGrid, evenDistance } from "./plots.js";
 import { savePicture } from "./save.js";
-import { Strip, percent } from "./strip.js";
+import { Strip, percent, told } from "./strip.js";
 import { OF_BLOCKS, OVERLAYS, allModels, applies, modelLine, overlayName, sentence } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
@@ -103,13 +103,13 @@ const shared = {
   },
   key: stageKey,
   show: chooseOverlay,
-  answered(pane, classes) { say(`${classes[0].label}, ${percent(classes[0].probability)}`); },
+  answered(pane, classes) { say(`${classes[0].label}, ${told(classes[0])}`); },
   failed,
   active(pane) { if (pane !== active && pane.look) activate(pane); },
   ready() {
     root.dataset.state = "ready";
     const [first] = active.look.about.classes;
-    if (first) say(`${active.picture.name || "The picture"}: ${first.label}, ${percent(first.probability)}`);
+    if (first) say(`${active.picture.name || "The picture"}: ${first.label}, ${told(first)}`);
     else if (active.said) say(`${active.picture.name || "The picture"}: ${active.said.summary}`);
     for (const id of ["save", "compare"]) $(id).disabled = false;
   },

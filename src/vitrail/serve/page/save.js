@@ -1,6 +1,6 @@
 // What is on the screen as one PNG: the picture with its overlay, what it is, and the answer.
 
-import { percent } from "./strip.js";
+import { told } from "./strip.js";
 
 const PICTURE = 900, SIDE = 520, MARGIN = 48, LINE = 31, ROW = 58;
 
@@ -36,7 +36,7 @@ export async function savePicture(panes, heads, words) {
     text(title, x, top, `500 52px ${serif}`, colour("--ink"), width);
     rows.forEach((found, i) => {
       const y = top + 60 + i * ROW, share = (value, ink, alpha = 1) => { c.globalAlpha = alpha; c.fillStyle = ink; c.fillRect(x, y + 12, width * value, 6); c.globalAlpha = 1; };
-      const now = percent(found.probability);
+      const now = told(found);
       c.textAlign = "right";
       text(now, x + width, y, `600 25px ${sans}`, colour("--ink"));
       const taken = c.measureText(now).width + 12;

@@ -134,7 +134,7 @@ export class Strip {
     for (const found of about.classes.slice(0, 4)) {
       const line = element("div"), bar = element("i");
       bar.style.width = `${100 * found.probability}%`;
-      line.append(bar, element("span", "", found.label), element("b", "", percent(found.probability)));
+      line.append(bar, element("span", "", found.label), element("b", "", told(found)));
       bars.append(line);
     }
     caption.append(element("b", "", "classes"), element("code", "", shapeText([1, about.labels])));
@@ -149,4 +149,6 @@ export class Strip {
   }
 }
 
+// An answer: a probability, or a number in its own units.
+export const told = (found) => found.text ?? percent(found.probability);
 export const percent = (p) => (p >= 0.9995 ? "100 %" : p >= 0.1 ? `${(100 * p).toFixed(1)} %` : p >= 0.0005 ? `${(100 * p).toFixed(p >= 0.01 ? 1 : 2)} %` : "< 0.1 %").replace(" ", "\u202f");

@@ -63,9 +63,9 @@ class DistillationOptions(Options):
         super().__post_init__()
         for name in ("distill", "alpha", "temperature"):
             if self.teacher is None and getattr(self, name) is not None:
-                raise VitrailError(f"--{name} goes with --teacher, and there is none.")
+                raise VitrailError(f"--{name} goes with --teacher, and there is none.", code="no_teacher", option=name)
         if self.temperature is not None and self.distill != "soft":
-            raise VitrailError("--temperature goes with --distill soft: a hard answer has none.")
+            raise VitrailError("--temperature goes with --distill soft: a hard answer has none.", code="hard_answer")
 
 
 OPTIONS = (TuningOptions, AugmentOptions, MixOptions, LabelOptions, DistillationOptions)

@@ -23,7 +23,9 @@ def plan_classifier(config: Config, facts: Facts) -> Choices:
     if not layered:
         chosen["layer_decay"] = (1.0, Reason("one_rate"))
         if config.layer_decay not in (None, 1.0):
-            raise VitrailError("--layer-decay counts the blocks of a transformer: leave it out for this model.")
+            raise VitrailError(
+                "--layer-decay counts the blocks of a transformer: leave it out for this model.", code="no_blocks"
+            )
     if not layered or config.tune != "full":
         chosen["optimizer"] = ("adamw", USUAL)
     if not getattr(facts.settings, "drops_paths", True):
@@ -35,7 +37,9 @@ def plan_classifier(config: Config, facts: Facts) -> Choices:
     if config.tune != "full":
         chosen["drop_path"] = (0.0, Reason("frozen_paths"))
         if config.drop_path:
-            raise VitrailError(f"--drop-path is for what is trained, and --tune {config.tune} freezes the blocks.")
+            raise VitrailError(
+                f"--drop-path is for what is trained, and --tune {config.tune} freezes the blocks.", code="frozen_paths"
+            )
     if facts.multi_label and chosen["refit"][0] == "on":
         chosen["refit"] = ("off", Reason("thresholds"))
     return chosen
@@ -138,12 +142,14 @@ def _refit(n: int) -> Choice:
     return ("on", Reason("refit", n=n)) if n < 20_000 else ("off", Reason("images", n=n))
 
 
-def fine_tuning_rate(score: float, batch: int, tune: str = "full") -> tuple[float, Reason]:
-    """By the score of the linear probe: what is nearly right needs a light hand, what is not has to move."""
+def fine_tuning_rate(score: float, batch: int, tune: str = "full", figure: str = "") -> tuple[float, Reason]:
+    """By the score of the linear probe: what is nearly right needs a light hand, what is not has to move. `figure` is
+    what the score is called, where it is no share of the images."""
     lr, times = 1e-4 if score >= 0.95 else 3e-4, RATES.get(tune, 1)
-    reason = Reason("probe_score", score=score)
+    code, known = ("probe_figure", {"figure": figure}) if figure else ("probe_score", {})
+    reason = Reason(code, score=score, **known)
     if times > 1:
-        reason = Reason("probe_score_times", score=score, times=times, tune=tune)
+        reason = Reason(f"{code}_times", score=score, times=times, tune=tune, **known)
     return scaled(lr * times, reason, batch, 64)
 
 

@@ -22,7 +22,14 @@ from vitrail.tasks.classify.evaluate import evaluate_classifier
 from vitrail.tasks.classify.objective import SHORT, Classify, balancing_weights, sampling_weights
 from vitrail.tasks.classify.options import EXPECTS, OPTIONS
 from vitrail.tasks.classify.page import classification_page, figures_of
-from vitrail.tasks.classify.plan import MOVED, TINY, plan_classifier, policy_of, rate_for_batch
+from vitrail.tasks.classify.plan import (
+    MOVED,
+    TINY,
+    fine_tuning_rate,
+    plan_classifier,
+    policy_of,
+    rate_for_batch,
+)
 from vitrail.tasks.classify.teacher import Teacher, how_good, load_teacher, with_reasons
 from vitrail.tasks.classify.writing import ClassWriter
 from vitrail.tasks.context import Context, header_of
@@ -31,11 +38,25 @@ from vitrail.tasks.linear_probe import solve_heads, solve_probe
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.problems import class_problems
 
+# Those of features alone included, which --knn and --probe ask for.
+LISTED = {
+    "top1": "accuracy (top 1)",
+    "top5": "accuracy (top 5)",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "auroc": "AUROC",
+    "ece": "calibration error (ECE)",
+    "map": "mean average precision",
+    "knn_top1": "k-NN on its features",
+    "probe_top1": "linear probe on its features",
+}
+
 
 class ClassifyTask(ImageTask):
     name = "classify"
     titles = {"top1": "Accuracy", "map": "Mean average precision", "macro_f1": "Macro F1"}
     short = SHORT
+    listed = LISTED
     options: ClassVar[tuple[type[Options], ...]] = OPTIONS
     expects = EXPECTS
     by_name = True
@@ -59,7 +80,9 @@ class ClassifyTask(ImageTask):
         if why.get("balance") != Reason("as_asked"):
             why.pop("balance", None)  # what nobody asked for and nobody chose is not worth a line
         if config.calm > config.epochs:
-            raise VitrailError(f"--calm {config.calm} is more than the {config.epochs} epochs of the run.")
+            raise VitrailError(
+                f"--calm {config.calm} is more than the {config.epochs} epochs of the run.", code="calm_too_long"
+            )
         if TINY < facts.side <= MOVED and config.augment != "none":
             why["augment"] = Reason("moved", reason=why["augment"], side=facts.side)
         return config
@@ -81,19 +104,27 @@ class ClassifyTask(ImageTask):
         """With a teacher in the loss."""
         config, source = ctx.config, ctx.config.teacher
         if config.tune == "probe" and not ctx.parent:
-            raise VitrailError("--tune probe solves for a head from the labels alone: leave --teacher out.")
+            raise VitrailError(
+                "--tune probe solves for a head from the labels alone: leave --teacher out.", code="probe_with_teacher"
+            )
         if (path := Path(source).expanduser()).exists():  # to be found again from another folder
             source = str(path.absolute())
             ctx.given, ctx.config = ctx.given.replace(teacher=source), config.replace(teacher=source)
         elif ctx.resumed is not None and path.is_absolute():
-            raise VitrailError(f"The teacher of this run is no longer at {source}: say where it is with --teacher.")
+            raise VitrailError(
+                f"The teacher of this run is no longer at {source}: say where it is with --teacher.",
+                code="teacher_gone", source=source,
+            )  # fmt: skip
         if ctx.parent:
             teacher = ctx.parent.objective.teacher
         else:
             teacher = load_teacher(source, plain.classes, plain.multi_label, ctx.preprocessing, ctx.device)
         before = ctx.record.get("teacher", {}).get("weights", teacher.weights)
         if before != teacher.weights:
-            raise VitrailError(f"The teacher {source} has other weights than when the run began: start a new run.")
+            raise VitrailError(
+                f"The teacher {source} has other weights than when the run began: start a new run.",
+                code="teacher_changed",
+            )
         if ctx.is_new:
             ctx.why = with_reasons(ctx.why, teacher, ctx.model, config.tune)
         return Distil(
@@ -125,7 +156,10 @@ class ClassifyTask(ImageTask):
             return
         lost = f"No image of {some([classes[label] for label in sorted(had - has)])} can be read"
         if len(has) < 2:
-            raise VitrailError(f"{lost}, so there is nothing to tell apart: repair the files, or name other data.")
+            raise VitrailError(
+                f"{lost}, so there is nothing to tell apart: repair the files, or name other data.",
+                code="nothing_to_tell_apart",
+            )
         ctx.console.line(f"  note: {lost}: the model will not know it. Repair the files, or take the class out.")
 
     def draws(self, ctx: Context, subset: Subset) -> np.ndarray | None:
@@ -140,6 +174,9 @@ class ClassifyTask(ImageTask):
     def groups(self, subset: Subset) -> list[str] | None:
         """For cross-validation: images that are too alike to test one another have the same word; None: all differ."""
         return None
+
+    def tuning_rate(self, config: Config, score: float) -> tuple[float, Reason]:
+        return fine_tuning_rate(score, config.batch_size or 64, config.tune)
 
     def solve_heads(self, ctx: Context, features: Sequence[Tensor], targets: Tensor) -> Tensor:
         groups = self.groups(ctx.subsets["train as predicted"])

@@ -110,13 +110,14 @@ def load_teacher(
     try:
         checkpoint = read_checkpoint(source)
     except VitrailError as error:  # of a resumed run, where it may be long since it was named
-        raise VitrailError(f"--teacher: {error}") from None
+        raise VitrailError(f"--teacher: {error}", code="teacher_unreadable") from None
     _check_classes(checkpoint, source, classes, multi_label)
     pre, labels = checkpoint.preprocessing, checkpoint.labels
     if len(pre.mean) != len(student.mean):
         raise VitrailError(
             f"The teacher {source} sees images of {len(pre.mean)} channels and the student of {len(student.mean)}: "
-            "both must see the same."
+            "both must see the same.",
+            code="teacher_channels",
         )
     order = None if labels is None or labels == classes else [labels.index(name) for name in classes]
     metrics = checkpoint.about.get("metrics") or {}
@@ -129,27 +130,35 @@ def load_teacher(
 
 def _check_classes(checkpoint: Checkpoint, source: str, classes: list[str], multi_label: bool) -> None:
     if isinstance(checkpoint.settings, DENSE):
-        raise VitrailError(f"The teacher {source} is a segmenter or a detector: a classifier is needed.")
+        raise VitrailError(
+            f"The teacher {source} is a segmenter or a detector: a classifier is needed.", code="teacher_dense"
+        )
     count, labels = checkpoint.settings.num_classes, checkpoint.labels
     if not count:
-        raise VitrailError(f"The teacher {source} has no classes, only features: train one on this data first.")
+        raise VitrailError(
+            f"The teacher {source} has no classes, only features: train one on this data first.",
+            code="teacher_without_classes",
+        )
     if bool(checkpoint.about.get("multi_label")) != multi_label:
         kinds = ("one label", "several labels")
         raise VitrailError(
-            f"The teacher {source} gives {kinds[not multi_label]} per image and the data has {kinds[multi_label]}."
+            f"The teacher {source} gives {kinds[not multi_label]} per image and the data has {kinds[multi_label]}.",
+            code="teacher_labels",
         )
     if labels is None and count != len(classes):
         raise VitrailError(
             f"The teacher {source} knows {count:,} classes and the data has {len(classes):,}; "
-            "train one on this data first."
-        )
+            "train one on this data first.",
+            code="teacher_classes", counts=(count, len(classes)),
+        )  # fmt: skip
     if labels is not None and sorted(labels) != sorted(classes):
         lacking, more = [c for c in classes if c not in labels], [c for c in labels if c not in classes]
         what = [f"it does not know {some(lacking)}"] * bool(lacking) + [f"the data has no {some(more)}"] * bool(more)
         raise VitrailError(
             f"The teacher {source} knows other classes than the data: {' and '.join(what)}; "
-            "train one on this data first."
-        )
+            "train one on this data first.",
+            code="teacher_classes", lacking=lacking, more=more,
+        )  # fmt: skip
 
 
 def weights_digest(state: dict[str, Tensor]) -> str:

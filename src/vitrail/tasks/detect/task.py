@@ -53,6 +53,15 @@ class DetectTask(DenseTask):
     method = "detect"
     figure = "map"
     titles = {name: title for name, (title, _) in MEANINGS.items()}
+    listed = {
+        "map": "mean average precision",
+        "map50": "mAP at IoU 0.50",
+        "map75": "mAP at IoU 0.75",
+        "mask_map": "mAP of the outlines",
+        "mask_map50": "mAP of the outlines at 0.50",
+        "mask_map75": "mAP of the outlines at 0.75",
+    }
+    kinds = {"ap": "AP"}
     predict_options = ("out", "threshold")
     overlay_kind = "boxes"
     sizes_itself = True

@@ -27,6 +27,7 @@ from vitrail.tasks.backbones import Start, typical_side
 from vitrail.tasks.base import Evaluation, Measured, Row, Task
 from vitrail.tasks.classify.evaluate import evaluate_classifier
 from vitrail.tasks.classify.objective import Classify
+from vitrail.tasks.classify.task import LISTED
 from vitrail.tasks.context import Context
 from vitrail.tasks.image_level import AugmentImages
 from vitrail.tasks.linear_probe import nearest_neighbours, quick_probe, solve_probe
@@ -64,6 +65,7 @@ class ReconstructTask(Task):
     verb = "pretrain"
     method = "embed"
     titles = TITLES
+    listed = {name: LISTED[name] for name in ("knn_top1", "probe_top1")}
     options = OPTIONS
     expects = EXPECTS
     by_name = True

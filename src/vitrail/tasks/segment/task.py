@@ -49,6 +49,8 @@ class SegmentTask(MapTask):
     method = "segment"
     figure = "miou"
     titles = {name: title for name, (title, _) in MEANINGS.items()}
+    listed = {"miou": "mean IoU", "pixel_accuracy": "pixel accuracy", "boundary_f1": "boundary F1"}
+    kinds = {"iou": "IoU"}
     predict_options = ("out", "window")
     overlay_kind = "mask"
     options = OPTIONS

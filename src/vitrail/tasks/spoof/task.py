@@ -39,6 +39,18 @@ class SpoofTask(ClassifyTask):
     figure = "auc"
     titles = {"auc": "AUC", "eer": "EER"}
     short = {"auc": "AUC"}
+    listed = {
+        "eer": "EER",
+        "hter": "HTER at its threshold",
+        "acer": "ACER at its threshold",
+        "apcer": "APCER (attacks that pass)",
+        "bpcer": "BPCER (live turned away)",
+        "auc": "AUC",
+        "bpcer_at_apcer_1": "BPCER at APCER 1 %",
+        "bpcer_at_apcer_5": "BPCER at APCER 5 %",
+        "bpcer_at_apcer_10": "BPCER at APCER 10 %",
+    }
+    kinds = {"apcer": "APCER"}
     options = OPTIONS
     expects = EXPECTS
     by_name = False
@@ -139,6 +151,11 @@ class SpoofTask(ClassifyTask):
 
     def evaluate(self, predictor: Any, run: Any, data: str, options: Mapping[str, Any]) -> Evaluation:
         return evaluate_faces(predictor, run, data, options)
+
+    def after_evaluation(self, figures: Mapping[str, Any]) -> list[str]:
+        if "bpcer" not in figures:
+            return []
+        return [f"(threshold {figures['threshold']:.4g}, which the development set of its training chose)"]
 
     def order(self, predictor: Any, probabilities: Tensor) -> list[int]:
         """First the answer at the threshold that the development set chose."""

@@ -1,54 +1,29 @@
-"""The end of fine-tuning: how far to go from the linear classifier, and once more on all images."""
+"""The end of fine-tuning: how far to go from the linear probe, and the refit on all images."""
 
 import csv
-import re
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 import vitrail
 from tests.odd_files import photograph
 from tests.training.support import Command, differences, make_folder, small_options
-from vitrail.serve.views import View
-from vitrail.models.interpolation import SHARES, best_share, between
+from vitrail.models.interpolation import SHARES, between
 from vitrail.tasks.scoring import places_in_training
-from vitrail.training import job, words
+from vitrail.training import messages, phases
+from vitrail.training.listeners import Show
 from vitrail.weights import read_checkpoint
 
 OPTIONS = {"lr": 1e-4, "epochs": 4, "batch_size": 16, "ema": 0.9, "drop_path": 0.2, "augment": "light", "seed": 2}
 
 
-def one_weight(value: float) -> dict[str, torch.Tensor]:
-    return {"weight": torch.tensor([[value]])}
-
-
-@pytest.mark.parametrize(("place", "share"), [(0.5, 0.5), (0.2, 0.25), (9.0, 1.0), (-9.0, 0.0)])
-def test_the_share_with_the_best_score_is_taken(place, share):
-    model = nn.Linear(1, 1, bias=False)
-    found = best_share(model, one_weight(0.0), one_weight(1.0), lambda m: -abs(m.weight.item() - place))
-    assert (found, model.weight.item()) == (share, share)
-
-
-def test_of_equals_the_one_nearest_to_the_start_is_taken():
-    model = nn.Linear(1, 1, bias=False)
-    assert best_share(model, one_weight(0.0), one_weight(1.0), lambda m: min(m.weight.item(), 0.5)) == 0.5
-    assert best_share(model, one_weight(0.0), one_weight(1.0), lambda m: 0.9) == 0.0
-
-
-def test_what_is_no_fraction_is_not_interpolated():
-    first, last = {"a": torch.zeros(1), "n": torch.tensor(1)}, {"a": torch.ones(1), "n": torch.tensor(4)}
-    assert between(first, last, 0.25)["a"].item() == 0.25
-    assert between(first, last, 0.25)["n"].item() == 4
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Classes of close hues: frozen features are not enough, and tuning helps."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     for number in range(160):
         index = number % 4
         path = folder / f"class {index}" / f"{number:03d}.png"
@@ -98,70 +73,72 @@ def test_the_weights_kept_are_those_of_a_run_on_all_images(run, data, weights, t
 
 
 def test_nothing_of_the_way_there_is_left(run):
-    assert not (run / "again").exists() and not (run / "start.safetensors").exists()
-    assert "on all 160 with what validation had chosen" in (run / "report.html").read_text()
+    assert not (run / phases.REFIT).exists() and not (run / phases.START).exists()
+    assert "all 160" in (run / "report.html").read_text()
 
 
-def test_the_time_left_counts_the_second_time_and_a_long_run_is_told_of_once(
-    data, weights, tmp_path, monkeypatch, capsys
-):
-    shown = []
-    monkeypatch.setattr(View, "step", lambda view, now: shown.append(now))
-    monkeypatch.setattr(words, "LONG", 0.0)
+def test_the_time_left_counts_the_refit_and_a_long_run_is_told_of_once(data, weights, tmp_path, monkeypatch, capsys):
+    ends, on_step = [], Show.on_step
+
+    def watched(show, trainer):
+        on_step(show, trainer)
+        if trainer.step == trainer.steps:
+            ends.append((trainer.epoch + 1, show.seconds_left(trainer), show.rate(trainer)))
+
+    monkeypatch.setattr(Show, "on_step", watched)
+    monkeypatch.setattr(messages, "LONG", 0.0)
     vitrail.train(data, **tuning(weights), out=tmp_path / "run")
-    ends = [now for now in shown if now.step == now.steps]
-    assert [now.epoch for now in ends] == [1, 2, 3, 4, 1, 2, 3, 4]
-    end = ends[3]  # of the first time, after which all 160 are learned from, as often
-    assert end.seconds_left == pytest.approx(4 * 160 / end.images_per_second, rel=1e-6)
-    assert ends[-1].seconds_left == 0
-    said = capsys.readouterr().out
-    assert (
-        len(re.findall("This takes about .*; --tune probe would stop at the linear classifier, and fewer", said)) == 1
-    )
+    assert [epoch for epoch, *_ in ends] == [1, 2, 3, 4, 1, 2, 3, 4]
+    _, left, rate = ends[3]  # of the first training, after which all 160 are learned from, as often
+    assert left == pytest.approx(4 * 160 / rate, rel=1e-6)
+    assert ends[-1][1] == 0
+    assert capsys.readouterr().out.count("--tune probe") == 1
 
 
-def test_a_run_killed_while_it_learns_from_all_images_ends_with_the_same_bits(run, data, weights, tmp_path):
+def test_a_run_killed_in_its_refit_ends_with_the_same_bits(run, data, weights, tmp_path):
     folder, log = tmp_path / "run", tmp_path / "log"
     options = [word for name, value in tuning(weights).items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    step = "vitrail.training.trainer.Trainer._step"
+    step = "vitrail.training.trainer.Trainer.train_step"
     for at in (
-        (step, 4 * 8 + 5, signal.SIGKILL),  # in the first epoch of the second time
+        (step, 4 * 8 + 5, signal.SIGKILL),  # in the first epoch of the refit
         (step, 12, signal.SIGKILL),  # in the second, after a resumption
-        ("vitrail.training.job.write_report", 1, signal.SIGKILL),
+        ("vitrail.training.run_folder.write_report", 1, signal.SIGKILL),
         ("vitrail.weights.save.save_file", 1, signal.SIGKILL),  # the last file
     ):
         resume = ["--resume"] if folder.exists() else []
         command = Command("train", data, *options, "--out", folder, *resume, log=log, at=at)
         assert command.wait() == -signal.SIGKILL, command.said
-        assert (folder / "again" / "last.pt").exists()
+        assert (folder / phases.REFIT / "last.pt").exists()
         assert set(places_in_training(folder).values()) == {"train", "val"}  # its weights have not learned from val
     command = Command("train", "--out", folder, "--resume", log=log)
     assert command.wait() == 0, command.said
     assert differences(run, folder) == []
     assert set(places_in_training(folder).values()) == {"train", "again"}
     again = Command("train", "--out", folder, "--resume", log=log)
-    assert again.wait() == 0 and "finished already" in again.said
+    assert again.wait() == 0 and "epoch" not in again.said
 
 
-def test_images_held_out_by_the_user_are_not_learned_from(data, weights, tmp_path):
+def test_images_held_out_by_the_user_are_never_trained_on(data, weights, tmp_path):
     root = tmp_path / "data"
     make_folder(root / "train", count=40, classes=2)
     make_folder(root / "val", count=12, classes=2, start=100)
     vitrail.train(root, **{**tuning(weights), "epochs": 1}, out=tmp_path / "run")
-    assert "with what validation had chosen" not in (tmp_path / "run" / "report.html").read_text()
+    assert "all 52" not in (tmp_path / "run" / "report.html").read_text()
+    assert read_checkpoint(tmp_path / "run" / "model.safetensors").about["recipe"]["refit"] == "off"
 
 
-def test_a_run_whose_linear_classifier_wins_is_finished_and_its_report_says_so(tmp_path, monkeypatch, capsys):
+def test_a_run_whose_linear_probe_wins_is_finished_and_its_report_says_so(tmp_path, monkeypatch, capsys):
     """Then only the head is solved for again, on all images that can be read, and no matrix is left for Muon."""
     data = make_folder(tmp_path / "data", count=36)
     base = vitrail.train(data, **small_options(epochs=1, batch_size=8), out=tmp_path / "base")
-    monkeypatch.setattr(job, "best_share", lambda *_: 0.0)
+    monkeypatch.setattr(phases, "best_share", lambda *_: 0.0)
     options = small_options(weights=base, optimizer="muon", epochs=1, batch_size=8, refit="on")
     (data / "class 0" / "empty.png").touch()
     run = vitrail.train(data, **options, out=tmp_path / "run")
     said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Kept: the linear classifier on frozen features: on the validation images tuning was no better" in said
-    assert "Kept: the linear classifier on frozen features" in report and "line marks epoch" not in report
-    assert "Once more, on all 36 images" in said and "then on all 36 with" in report
+    kept = str(messages.Kept("probe", tuned=True))
+    assert f"Kept: {kept}" in said and kept in report
+    assert "vertical line" not in report  # which would mark the best epoch
+    assert "all 36 images" in said and "all 36 " in report
     about = vitrail.load(run).about["metrics"]
     assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about

@@ -1,6 +1,9 @@
-"""Mistakes and misfortunes: one sentence, exit code 2, no traceback, and nothing half-written."""
+"""What goes wrong around a run, such as bad data or a full disk: one sentence, exit code 2, no traceback, and nothing
+half-written."""
 
+import errno
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ from vitrail import VitrailError
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("pictures"), count=24)
+    return make_folder(tmp_path_factory.mktemp("images"), count=24)
 
 
 def refused(command: Command) -> str:
@@ -32,7 +35,7 @@ def empty(folder: Path) -> None:
     (folder / "data").mkdir()
 
 
-def no_pictures(folder: Path) -> None:
+def no_images(folder: Path) -> None:
     (folder / "data" / "cat").mkdir(parents=True)
     (folder / "data" / "cat" / "notes.txt").write_text("none yet")
 
@@ -58,91 +61,53 @@ def nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "sentence"),
+    ("make", "name", "words"),
     [
-        (empty, "data", "The folder data is empty: expected DATA/CLASS/picture.jpg."),
-        (no_pictures, "data", "data holds no pictures in its folders; there are 1 .txt"),
-        (one_class, "data", 'data holds one class only, "class 0": at least two are needed to tell anything apart'),
-        (unreadable, "data", "None of these pictures can be read: a/1.jpg, b/1.jpg."),
-        (wrong_column, "labels.csv", 'labels.csv has no column "label" (it has path, lable)'),
-        (
-            nothing,
-            "data",
-            "There is no data: expected class folders, a .csv or .parquet table, .tar shards, an .npz, or the name",
-        ),
+        (empty, "data", ["data is empty"]),
+        (no_images, "data", ["data ", "1 .txt"]),
+        (one_class, "data", ["data ", '"class 0"']),
+        (unreadable, "data", ["a/1.jpg, b/1.jpg."]),
+        (wrong_column, "labels.csv", ["labels.csv", '"label"', "path, lable"]),
+        (nothing, "data", ["no data", ".csv", ".npz"]),
     ],
 )
-def test_data_that_nothing_can_be_learnt_from(tmp_path, make: Callable[[Path], None], name, sentence):
+def test_data_that_nothing_can_be_learned_from(tmp_path, make: Callable[[Path], None], name, words):
     make(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     command = Command("train", name, *SMALL, log=tmp_path / "log")
-    assert refused(command).startswith(sentence)
+    sentence = refused(command)
+    assert all(word in sentence for word in words)
     assert sorted(tmp_path.rglob("*")) == [*before, tmp_path / "log"] or not (tmp_path / "runs").exists()
 
 
-def test_a_class_of_one_image_is_learnt_from_and_noted(tmp_path):
+def test_a_class_of_one_image_is_learned_from_and_noted(tmp_path):
     data = make_folder(tmp_path / "data", count=12, classes=2)
     make_folder(data / "rare", count=1, classes=1, start=90)
     (data / "rare" / "class 0" / "090.png").rename(data / "rare" / "090.png")
     (data / "rare" / "class 0").rmdir()
     command = Command("train", data, *SMALL, "--epochs", 1, "--out", tmp_path / "run", log=tmp_path / "log")
     assert command.wait() == 0, command.said
-    assert "note: 1 class has one picture to learn from (rare)." in command.said
+    assert re.search(r"(?m)^  note: .*\brare\b", command.said)
     split = (tmp_path / "run" / "split.csv").read_text().splitlines()
     assert [line.split(",")[2] for line in split if "rare" in line] == ["train"]
     assert vitrail.load(tmp_path / "run", device="cpu").labels == ["class 0", "class 1", "rare"]
-
-
-def test_an_unknown_option_is_answered_with_the_nearest(data, tmp_path):
-    command = Command("train", data, "--epohcs", 3, log=tmp_path / "log")
-    assert command.wait() == 2
-    assert "--epochs" in command.said and "Traceback" not in command.said
-    with pytest.raises(VitrailError, match=r"^'epohcs' is not an option of train\. Did you mean \"epochs\"\?$"):
-        vitrail.train(data, epohcs=3)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"epochs": -1}, "--epochs must be at least 0, got -1."),
-        ({"epochs": "ten"}, "--epochs must be a whole number, got 'ten'."),
-        ({"batch_size": 2.5}, "--batch-size must be a whole number, got 2.5."),
-        ({"lr": float("nan")}, "--lr must be at least 0, got nan."),
-        ({"layer_decay": 1.5}, "--layer-decay must be from 0 to 1, got 1.5."),
-        ({"weights": "none", "epochs": 2, "calm": 3}, "--calm 3 is more than the 2 epochs of the run."),
-        ({"seed": -3}, "--seed must be from 0 to 9223372036854775807, got -3."),
-        ({"seed": 2**64}, "--seed must be from 0 to 9223372036854775807, got 1844"),
-        ({"augment": "lite"}, "--augment lite is not known: use auto, none, light, medium, strong. Did you mean"),
-        ({"fit": "stretched"}, '--fit stretched is not known: use crop, pad, stretch. Did you mean "stretch"?'),
-        ({"resume": "yes"}, "--resume can't be 'yes'."),
-        ({"device": "gpu"}, "--device gpu can't be trained on: use cpu, or cuda with a GPU."),
-        ({"device": "meta"}, "--device meta can't be trained on: use cpu, or cuda with a GPU."),
-        ({"tune": "probe", "weights": "none"}, "--tune probe learns from the features of a trained model, and here is"),
-        ({"weights": "none", "model": "vit_nnao2"}, "There is no model named 'vit_nnao2'. Did you mean \"vit_nano2\"?"),
-    ],
-)
-def test_options_that_can_not_be_meant(data, tmp_path, options, sentence):
-    with pytest.raises(VitrailError) as caught:
-        vitrail.train(data, **{"out": tmp_path / "run", **options})
-    assert str(caught.value).startswith(sentence)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_logger_that_is_not_installed_is_said_before_anything_is_read(tmp_path, name):
     if __import__("importlib.util").util.find_spec(name):
         pytest.skip(f"{name} is installed")
-    with pytest.raises(VitrailError, match=rf"^--{name} needs the package {name}: pip install {name}\.$"):
+    with pytest.raises(VitrailError, match=f"pip install {name}") as info:
         vitrail.train("no such data", out=tmp_path / "run", **{name: True})
+    assert (info.value.code, info.value.fields) == ("no_package", {"package": name})
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_folder_inside_a_file(data, tmp_path):
     (tmp_path / "file").write_text("")
     command = Command("train", data, *SMALL, "--out", tmp_path / "file" / "run", log=tmp_path / "log")
-    assert refused(command) == (
-        f"The run folder {tmp_path}/file/run can't be made: {tmp_path}/file is a file; name a folder with --out."
-    )
+    sentence = refused(command)
+    assert f"{tmp_path}/file/run" in sentence and f"{tmp_path}/file is" in sentence and "--out" in sentence
     assert "reading" not in command.said and "epochs" not in command.said  # it is the first thing looked at
 
 
@@ -150,7 +115,7 @@ def test_a_run_folder_inside_a_file(data, tmp_path):
 def test_a_folder_that_may_not_be_written(data, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     command = Command("train", data, *SMALL, "--out", tmp_path / "locked" / "run", log=tmp_path / "log")
-    assert refused(command).startswith(f"The run folder {tmp_path}/locked/run can't be written")
+    assert f"{tmp_path}/locked/run" in refused(command) and "--out" in command.said
 
 
 @pytest.fixture
@@ -170,6 +135,9 @@ def small_disk(tmp_path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", str(place)], check=True)
 
 
+FULL = os.strerror(errno.ENOSPC)
+
+
 def files(folder: Path) -> set[str]:
     return {path.name.split(".")[0] for path in folder.iterdir()}
 
@@ -178,14 +146,14 @@ def test_a_disk_that_is_full_from_the_start(data, small_disk, tmp_path):
     disk = small_disk("64k")
     (disk / "ballast").write_bytes(bytes(65536))
     command = Command("train", data, *SMALL, "--epochs", 1, "--out", disk / "run", log=tmp_path / "log")
-    assert refused(command).startswith(f"{disk}/run/run.json can't be written: No space left on device.")
+    assert refused(command).startswith(f"{disk}/run/run.json ") and FULL in command.said
     assert not (disk / "run").exists()
 
 
 def test_a_disk_without_room_for_the_first_state(data, small_disk, tmp_path):
     disk = small_disk("400k")
     command = Command("train", data, *SMALL, "--epochs", 1, "--out", disk / "run", log=tmp_path / "log")
-    assert refused(command) == f"{disk}/run/last.pt can't be written: No space left on device."
+    assert refused(command).startswith(f"{disk}/run/last.pt ") and FULL in command.said
     assert files(disk / "run") == {"run", "split"}
     assert not list((disk / "run").glob(".*"))
 
@@ -193,7 +161,7 @@ def test_a_disk_without_room_for_the_first_state(data, small_disk, tmp_path):
 def test_a_disk_that_fills_up_on_the_way_keeps_what_was_whole(data, small_disk, tmp_path):
     disk = small_disk("2500k")
     command = Command("train", data, *SMALL, "--epochs", 2, "--out", disk / "run", log=tmp_path / "log")
-    assert refused(command) == f"{disk}/run/last.pt can't be written: No space left on device."
+    assert refused(command).startswith(f"{disk}/run/last.pt ") and FULL in command.said
     assert not list((disk / "run").glob(".*"))
     assert torch.load(disk / "run" / "last.pt", weights_only=True)["epoch"] == 0
     assert len(load_file(disk / "run" / "model.safetensors")) == 56
@@ -206,12 +174,14 @@ def test_an_image_cache_without_room(data, small_disk, tmp_path):
     disk = small_disk("8k")
     arguments = [*SMALL[:-2], "--cache", "disk", "--epochs", 1, "--out", tmp_path / "run"]
     command = Command("train", data, *arguments, log=tmp_path / "log", VITRAIL_CACHE=str(disk))
-    assert refused(command).startswith(f"The image cache {disk}/images/")
-    assert "No space left on device" in command.said and "--cache off" in command.said
+    assert f" {disk}/images/" in refused(command)
+    assert FULL in command.said and "--cache off" in command.said
     assert not (tmp_path / "run").exists()
 
 
 def test_python_gets_the_same_sentence(tmp_path):
     (tmp_path / "data").mkdir()
-    with pytest.raises(VitrailError, match=r"is empty: expected DATA/CLASS/picture\.jpg\.$"):
+    command = Command("train", tmp_path / "data", *SMALL, log=tmp_path / "log")
+    with pytest.raises(VitrailError) as info:
         vitrail.train(tmp_path / "data", **small_options())
+    assert refused(command) == str(info.value)

@@ -1,0 +1,1 @@
+"""Regression: one or several numbers per image."""
