@@ -161,8 +161,8 @@ def hinted(kind: type[Options]) -> list[tuple[Any, Any]]:
     return [(each, hints[each.name]) for each in fields(kind)]
 
 
-def read_config(path: str | PathLike[str]) -> dict[str, Any]:
-    """The options in a JSON or YAML file; of the run.json of a run, what was asked for."""
+def read_config(path: str | PathLike[str]) -> tuple[dict[str, Any], bool]:
+    """The options in a JSON or YAML file, and whether it is the run.json of a run: of that, what was asked for."""
     file = Path(path).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
@@ -170,11 +170,12 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise VitrailError(f"--config {path} can't be read: {reason}.") from None
-    if isinstance(found, dict) and isinstance(found.get("given"), dict):  # a run.json
+    record = isinstance(found, dict) and isinstance(found.get("given"), dict)
+    if record:
         found = {name: value for name, value in found["given"].items() if name not in ("out", "resume")}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise VitrailError(f"--config {path} has to hold names of options with their values, such as epochs: 10.")
-    return {name.replace("-", "_"): value for name, value in found.items()}
+    return {name.replace("-", "_"): value for name, value in found.items()}, record
 
 
 def _yaml(text: str, file: Path) -> Any:

@@ -138,7 +138,7 @@ def test_a_run_whose_linear_probe_wins_is_finished_and_its_report_says_so(tmp_pa
     said, report = capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     kept = str(messages.Kept("probe", tuned=True))
     assert f"Kept: {kept}" in said and kept in report
-    assert "vertical line" not in report  # which would mark the best epoch
+    assert "marks epoch" not in report  # as a line would, of the best one
     assert "all 36 images" in said and "all 36 " in report
     about = vitrail.load(run).about["metrics"]
     assert about["share"] == 0 and about["epoch"] == 0 and "lr" not in about

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitrail.options import helps, hinted, read_config
+from vitrail.options import helps, hinted
 from vitrail.tasks import registry
-from vitrail.training.config import TrainConfig, foreign, kinds_of
+from vitrail.training.config import TrainConfig, file_options, foreign, kinds_of
 from vitrail.training.options import CHOSEN, COMMON, TITLES
 
 DATA = tyro.conf.arg(metavar="[DATA]", help_behavior_hint="", help="The data, as below.")
@@ -32,9 +32,9 @@ def parse(
     )  # fmt: skip
     typed = {name: value for group in _groups(given) for name, value in vars(group).items()}
     typed = {name: value for name, value in typed.items() if name not in ("task", "config")}
-    file = {} if given.common.config is None else read_config(given.common.config)
-    defaults = {each.name: each.default for one in kinds_of(task) for each in fields(one)}
-    values = file | {name: value for name, value in typed.items() if value != defaults[name] or name not in file}
+    file = {} if given.common.config is None else file_options(given.common.config)
+    said = {word.removeprefix("--").removeprefix("no-").partition("=")[0].replace("-", "_") for word in rest}
+    values = file | {name: value for name, value in typed.items() if name in said or name not in file}
     return given.data, TrainConfig(**{"task": task, **values})
 
 
@@ -48,7 +48,7 @@ def asked_task(rest: list[str]) -> str:
             if word == name and place + 1 < len(rest):
                 value = rest[place + 1]
             if value is not None:
-                task = value if name == "--task" else read_config(value).get("task", task)
+                task = value if name == "--task" else file_options(value).get("task", task)
     registry.check(task)
     return task
 

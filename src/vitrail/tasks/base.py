@@ -38,9 +38,11 @@ class Objective(Protocol):
 
     def module(self, model: nn.Module) -> nn.Module:
         """The module whose forward the loss is made of."""
+        return model
 
     def outputs(self, net: nn.Module, inputs: Any) -> Any:
         """What the loss is made of."""
+        return net(inputs)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """One number per image, [B]."""

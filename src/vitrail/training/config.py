@@ -73,9 +73,18 @@ def made(
         values |= {name: value for name, value in config.to_dict().items() if value != config.defaults.get(name)}
         values["task"] = config.task
     if file is not None:
-        values |= read_config(file)
+        values |= file_options(file)
     values |= options
     return TrainConfig(**(values | ({"task": task} if task else {})))
+
+
+def file_options(path: str | PathLike[str]) -> dict[str, Any]:
+    """Of a file that --config names; of the record of an older version without what belongs to other tasks."""
+    values, record = read_config(path)
+    if not record:
+        return values
+    known = {"task", *(name for kind in kinds_of(values.get("task", "classify")) for name in names(kind))}
+    return {name: value for name, value in values.items() if name in known or not registry.tasks_with(name)}
 
 
 def from_dict(values: Mapping[str, Any], default: str = "classify") -> TrainConfig:

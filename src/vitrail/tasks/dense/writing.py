@@ -1,14 +1,19 @@
 """What writers of answers inside the image share: images in their own sizes, and places for files."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import tee
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitrail.data import to_image
 from vitrail.data.image_set import default_workers, threaded
 from vitrail.errors import VitrailError
+from vitrail.report.numbers import number
+from vitrail.whole import whole
 
 
 class DenseWriter:
@@ -49,6 +54,28 @@ class DenseWriter:
         for answer, (path, _) in zip(answers, kept, strict=True):
             self.count += 1
             yield path, answer
+
+
+class MapWriter(DenseWriter):
+    """Of maps of numbers: their range, and with --out the map of each image as STEM.npy."""
+
+    def __init__(self, predictor: Any, options: Mapping[str, Any], **answer_options: Any):
+        super().__init__(predictor, options, **answer_options)
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, path: Path, answer: np.ndarray) -> None:
+        low, middle, high = np.quantile(answer, (0, 0.5, 1)).tolist()
+        print(
+            f"{path}  {answer.shape[-1]}×{answer.shape[-2]}  {number(low)} to {number(high)}, median {number(middle)}"
+        )
+        if path in self.places:
+            with whole(self.places[path].with_suffix(".npy")) as part, open(part, "wb") as file:
+                np.save(file, answer)
+        self.rows.append({"path": str(path), "least": low, "median": middle, "greatest": high})
+
+    def close(self) -> None:
+        if self.json:
+            json.dump(self.rows, self.json, indent=2, ensure_ascii=False)
 
 
 def places_in(out: Path, paths: Sequence[Path]) -> list[Path]:

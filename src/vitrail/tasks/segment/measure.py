@@ -13,12 +13,12 @@ from vitrail.data.maps import resized_map
 from vitrail.data.preprocess import normalized
 from vitrail.data.sources.masks import MaskedSample
 from vitrail.data.sources.masks.pairs import IGNORE
-from vitrail.inference.forward import Forward
 from vitrail.inference.precision import autocast
 from vitrail.report.drawing import thumbnail
 from vitrail.tasks.base import Measured
 from vitrail.tasks.context import Context
 from vitrail.tasks.dense.cases import Answers, Problems, asked, shown_cases
+from vitrail.tasks.dense.maps import rows_over
 from vitrail.tasks.scoring import check_some
 from vitrail.tasks.segment.drawing import case, palette
 from vitrail.tasks.segment.objective import Segment, boundary_f1, miou
@@ -35,13 +35,9 @@ SHOWN = 480  # the longest side of an image in a report
 
 def rows_of(ctx: Context, model: nn.Module, boundaries: bool) -> Tensor:
     """[n, width] of the validation images in the size that the model sees; see `Segment.rows`."""
-    objective, batch = ctx.objective, 32 if ctx.device.type == "cuda" else 8
-
-    def outputs(pixels: Tensor, masks: Tensor) -> list[Tensor]:
-        return [objective.rows(model(pixels), masks, boundaries)]
-
-    forward = Forward(ctx.subsets["val"], ctx.preprocessing, ctx.processes, ctx.dtype, batch)
-    return forward.run(model, outputs, [objective.width(boundaries)])[0]
+    objective = ctx.objective
+    width = objective.width(boundaries)
+    return rows_over(ctx, model, lambda logits, masks: objective.rows(logits, masks, boundaries), width)
 
 
 def page_of(figures: dict[str, float], per_class: dict[str, Any], cases: list[tuple[str, str]]) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """The task of segmentation."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.export import Dim
 
 from vitrail.data import to_image
 from vitrail.data.maps import MapKind
@@ -17,18 +15,13 @@ from vitrail.data.sources.masks import MaskedSample, MaskSource, open_masks, pix
 from vitrail.data.sources.masks.pairs import IGNORE
 from vitrail.errors import VitrailError
 from vitrail.inference.size_batches import in_batches
-from vitrail.models import Preprocessing
-from vitrail.models.dense.segmenter import Segmenter
 from vitrail.options import Config
 from vitrail.reasons import Reason
-from vitrail.tasks.backbones import Start, set_drop_path
 from vitrail.tasks.base import Evaluation, Measured
 from vitrail.tasks.context import Context
 from vitrail.tasks.data_sheet import data_sheet
 from vitrail.tasks.dense.cases import standard_error
-from vitrail.tasks.dense.plan import plan_dense, suited_width
-from vitrail.tasks.dense.task import ROUNDS, MapTask, continue_weights
-from vitrail.tasks.exporting import Graph, Logits
+from vitrail.tasks.dense.task import ROUNDS, MapTask
 from vitrail.tasks.planning import Choices, Facts
 from vitrail.tasks.scoring import class_indices, scored_samples
 from vitrail.tasks.segment.drawing import palette, shares
@@ -73,20 +66,13 @@ class SegmentTask(MapTask):
         return open_masks(data, progress=console.reading("reading the masks") if console else None)
 
     def plan(self, config: Config, facts: Facts) -> Choices:
-        chosen = {"head": ("upernet", Reason("upernet"))} | plan_dense(config, facts, 16, (3e-4, 5e-4))
+        chosen = {"head": ("upernet", Reason("upernet"))} | super().plan(config, facts)
         if config.head == "linear":
             del chosen["pyramid"]  # it reads the backbone's last map
         return chosen
 
-    def build(
-        self, start: Start, config: Config, why: dict[str, Any], source: Source, learnt: list[Sample], gpu: bool
-    ) -> Start:
-        backbone = set_drop_path(start.model, config.drop_path or 0.0)
-        changes: dict[str, Any] = {} if config.pyramid is None else {"pyramid": config.pyramid}
-        width = suited_width(backbone.settings)
-        model = Segmenter(backbone, len(source.classes), config.head or "upernet", width=width, **changes)
-        pre = replace(start.preprocessing, fit=config.fit or "stretch", crop=1.0)
-        return continue_weights(start, model, pre, source.classes)
+    def scorer(self, labels: list[str]) -> Segment:
+        return Segment(labels)
 
     def objective(self, ctx: Context) -> Segment:
         classes, weights = ctx.source.classes, None
@@ -120,7 +106,7 @@ class SegmentTask(MapTask):
         samples, name, notes = scored_samples(source, run, options["split"])
         indices, colours = class_indices(source, predictor), palette(len(labels), predictor.about.get("colours"))
         measured, kept, problems = measure_masks(
-            Segment(labels), samples,  # type: ignore[arg-type]
+            self.scorer(labels), samples,  # type: ignore[arg-type]
             lambda images: (found.mask for found in predictor.segmentations(images, batch_size=options["batch_size"])),
             indices, colours, progress and (lambda done, total: progress("segmented images", done, total)),
             options["report"] is not None,
@@ -151,16 +137,7 @@ class SegmentTask(MapTask):
         colours = palette(len(labels), predictor.about.get("colours"))[: len(labels)].tolist()
         return {"mask": mask}, {"rows": rows, "colours": colours, "labels": labels}
 
-    # -- export and inspection ---------------------------------------------------------------------------------------
-
-    def export_preprocessing(self, pre: Preprocessing) -> tuple[Preprocessing, list[str]]:
-        if pre.fit != "native":
-            return pre, []
-        note = f"For images of {pre.size[1]}×{pre.size[0]} pixels, to which others are brought."
-        return replace(pre, fit="stretch"), [note]
-
-    def graph(self, model: Any, size: tuple[int, int]) -> Graph:
-        return Graph(Logits(model), torch.zeros(2, model.settings.channels, *size), {0: Dim("batch")})
+    # -- inspection --------------------------------------------------------------------------------------------------
 
     def inspected(self, data: str) -> Source:
         return open_masks(data)
