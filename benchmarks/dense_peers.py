@@ -13,33 +13,36 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from vitrail.training.dense.loop import DenseTrainer
-from vitrail.training.dense.plan import DenseFacts, fill_dense
 
 from vitrail.data.augment.boxes import BoxAugmenter, BoxPolicy, viewed
-from vitrail.data.augment.masks import JointAugmenter, JointPolicy, fitted_pairs, shrunk_pairs
+from vitrail.data.augment.masks import JointAugmenter, JointPolicy
 from vitrail.data.loader import read_subset
+from vitrail.data.maps import fitted_with_maps, shrunk_with_maps
 from vitrail.data.sources.boxes import open_boxes
 from vitrail.data.sources.masks import open_masks
 from vitrail.distributed import Processes
-from vitrail.explain.deletion_insertion import paired
-from vitrail.explain.looking import spread
 from vitrail.inference.forward import Forward
 from vitrail.inference.precision import choose_precision
-from vitrail.models import Preprocessing
-from vitrail.models.building import Settings
+from vitrail.models import Preprocessing, ViTSettings
 from vitrail.models.dense.detector import Detector, Frame
+from vitrail.tasks import registry
 from vitrail.tasks.backbones import typical_side
+from vitrail.tasks.dense.cases import standard_error
+from vitrail.tasks.dense.task import ROUNDS, AugmentMaps
 from vitrail.tasks.detect.measure import measure_boxes
 from vitrail.tasks.detect.objective import Detect, find
-from vitrail.tasks.detect.task import viewing_sides
+from vitrail.tasks.detect.task import AugmentBoxes, viewing_sides
+from vitrail.tasks.planning import Facts
 from vitrail.tasks.segment.drawing import palette
 from vitrail.tasks.segment.measure import measure_masks
 from vitrail.tasks.segment.objective import Segment
 from vitrail.tasks.segment.results import pixel_classes
-from vitrail.training.config import Recipe
-from vitrail.training.muon import ROUNDS
-from vitrail.training.run import splits
+from vitrail.tasks.segment.task import SegmentTask
+from vitrail.training.batches import Batches
+from vitrail.training.config import TrainConfig
+from vitrail.training.listeners import KeepBest
+from vitrail.training.run import plan, splits
+from vitrail.training.trainer import Hyperparameters, Trainer
 
 PEERS = {"segment": "DeepLabV3-MobileNetV3", "detect": "Faster R-CNN MobileNetV3"}
 
@@ -85,9 +88,9 @@ def budget_of(task: str, data: str, options: Any) -> Budget:
     """By the very functions that plan a run of ours."""
     source, gpu = opened(task, data), options.device.startswith("cuda")
     learnt = source.splits["train"]
-    recipe = Recipe(task=task, epochs=options.epochs)  # type: ignore[arg-type]
-    full, _ = fill_dense(recipe, DenseFacts(task, len(learnt), True, False))
     side = options.image_size or 224
+    facts = Facts(len(learnt), len(source.classes), True, side, ViTSettings(), "val" in source.splits)
+    full, _ = plan(registry.task(task), TrainConfig(task, epochs=options.epochs), facts)
     sides = viewing_sides(options.image_size, typical_side(learnt, min), gpu)[:2] if task == "detect" else (0, 0)
     pre = Preprocessing(size=(side, side), crop=1.0, fit="stretch")
     return Budget(full.epochs or 0, full.batch_size or 0, full.augment, pre, full.val or 0.0, sides)
@@ -108,20 +111,25 @@ def train_peer(
     dtype, _ = choose_precision("auto", device)
     peer: Any = _segmenting if task == "segment" else _detecting
     model, images, augment, learnt, validate = peer(samples, parts["val"], classes, budget, seed, group, dtype)
-    settings = Settings(
+    looks = registry.task(task).validations or budget.epochs
+    hyper = Hyperparameters(
         epochs=budget.epochs, batch_size=budget.batch_size, lr=lr, weight_decay=0.05, ema=0.9998, clip=1.0,
         warmup=min(5.0, budget.epochs / 20), seed=seed, dtype=dtype, varied=task == "detect",
+        validate_every=max(1, -(-budget.epochs // looks)),
     )  # fmt: skip
-    trainer = DenseTrainer(
-        model.to(device), learnt, images, augment, settings, group, validate, validated=len(parts["val"])
-    )
     kept: dict[str, Tensor] = {}
 
-    def keep(_: dict[str, Any], best: bool) -> None:
-        if best:
-            kept.update({name: value.detach().clone() for name, value in model.state_dict().items()})
+    def keep(_: dict[str, Any]) -> None:
+        kept.update({name: value.detach().clone() for name, value in model.state_dict().items()})
 
-    trainer.run(keep)
+    batches = Batches(images, augment, budget.batch_size, seed, group)
+    trainer = Trainer(
+        model.to(device), learnt, batches, hyper, group, validate, learnt.figure, len(parts["val"]), [KeepBest(keep)]
+    )
+    try:
+        trainer.run()
+    finally:
+        batches.close()
     model.load_state_dict(kept)
     return model.eval(), {
         "train_images_per_second": float(np.median([row["images_per_second"] for row in trainer.history])),
@@ -134,19 +142,17 @@ def train_peer(
 def _segmenting(
     samples: Any, held_out: Any, classes: list[str], budget: Budget, seed: int, group: Processes, dtype: torch.dtype
 ) -> tuple[Any, ...]:
-    pre, task = budget.pre, Segment(classes)
+    pre, task, kind = budget.pre, Segment(classes), SegmentTask.map_kind
     joint = JointAugmenter(JointPolicy.named(budget.augment), pre.size, pre.mean, pre.std, seed)
-    seen = read_subset(fitted_pairs(held_out, pre, "memory"), group, 8)
-    forward = Forward(seen, paired(pre), group, dtype, 32 if group.device.type == "cuda" else 8)
-
-    def augment(pairs: Any, _: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
-        return joint(pairs, keys, epoch, where)
+    images = read_subset(shrunk_with_maps(samples, pre, kind, "memory"), group, 8)
+    seen = read_subset(fitted_with_maps(held_out, pre, kind, "memory"), group, 8)
+    forward = Forward(seen, pre, group, dtype, 32 if group.device.type == "cuda" else 8)
 
     def validate(net: nn.Module) -> dict[str, float]:
-        rows = forward.run(net, lambda pairs: [task.rows_of_pairs(net, pairs)], [task.width()])[0]
-        return task.score(rows) | spread(task.figures(rows, seed, ROUNDS), "miou")
+        rows = forward.run(net, lambda pixels, masks: [task.rows(net(pixels), masks)], [task.width()])[0]
+        return task.score(rows) | standard_error(task.figures(rows, seed, ROUNDS), "miou")
 
-    return DeepLab(len(classes)), read_subset(shrunk_pairs(samples, pre, "memory"), group, 8), augment, task, validate
+    return DeepLab(len(classes)), images, AugmentMaps(joint), task, validate
 
 
 def _detecting(
@@ -157,15 +163,11 @@ def _detecting(
     images = read_subset(viewed(samples, *budget.sides, room=policy.scale[1], cache="memory"), group, 8)
     seen = viewed(held_out, *budget.sides, room=None, cache="memory")
 
-    def augment(pixels: Any, numbers: Any, keys: np.ndarray, epoch: int, where: Any) -> Any:
-        batch = boxes(pixels, [samples[number] for number in numbers], keys, epoch, where)
-        return batch, batch
-
     def validate(net: nn.Module) -> dict[str, float]:
         figures = task.score(net, seen, range(len(held_out)), pre, dtype).figures(ROUNDS, seed)
-        return {name: figures[name] for name in ("map", "map50") if name in figures} | spread(figures, "map")
+        return {name: figures[name] for name in ("map", "map50") if name in figures} | standard_error(figures, "map")
 
-    return FasterRCNN(len(classes), *budget.sides), images, augment, task, validate
+    return FasterRCNN(len(classes), *budget.sides), images, AugmentBoxes(boxes, samples), task, validate
 
 
 def answers(task: str, model: nn.Module, pre: Preprocessing, device: torch.device) -> Callable[[Any], Any]:

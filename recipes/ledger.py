@@ -14,7 +14,7 @@ from variants import Study, Variant
 from vitrail.data.sources.classification import open_source
 from vitrail.environment import versions
 from vitrail.models.registry import model_settings
-from vitrail.training.config import MACHINE
+from vitrail.training.config import TrainConfig, machine_options
 from vitrail.whole import whole
 
 Rows = dict[tuple[str, int], dict[str, Any]]  # by variant and seed
@@ -74,9 +74,10 @@ def agrees(variant: Variant, row: dict[str, Any], data: Path) -> bool:
     """Was that run told what the variant tells? What only looks at a run, or at a cost, does not say."""
     if variant.verb not in ("train", "pretrain"):
         return False
+    machine = machine_options(TrainConfig("reconstruct" if variant.verb == "pretrain" else "classify"))
     learnt = f"{data.stem}-{variant.images}.npz" if variant.images else data.name
     told = {key: value for key, value in variant.options.items()
-            if not str(value).startswith("run:") and key not in MACHINE}  # fmt: skip
+            if not str(value).startswith("run:") and key not in machine}  # fmt: skip
     starts = variant.options.get("weights", "none") != "none"  # with weights, which bring their model
     return (
         row["call"].startswith(f"vitrail.{variant.verb}({learnt!r},")

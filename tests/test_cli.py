@@ -75,6 +75,10 @@ TRAINING = {
     "spoof": {
         "common": COMMON, **EVERY, **IMAGE_LEVEL, "spoof": ["protocol", "fold", "leave_out", "boxes", "margin"],
     },
+    "regress": {
+        "common": COMMON, **EVERY, "tuning": TUNING, "augmentation": ["flip", "drop_path"],
+        "regress": ["columns", "loss"],
+    },
     "reconstruct": {
         "common": [name for name in COMMON if name not in ("task", "tune", "augment")], **EVERY,
         "reconstruct": ["mask_ratio", "norm_pix", "crop", "flip"],

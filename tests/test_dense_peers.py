@@ -1,7 +1,9 @@
 """The benchmark beside torchvision's dense models: what it says of a picture, and how that is measured."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,18 +35,26 @@ def test_a_peer_is_measured_as_vitrail_measures_its_own(task, tmp_path):
         model = Segmenter(body, len(classes), "linear")
     else:
         model = Detector(
-            body,
-            "faster_rcnn",
-            len(classes),
-            pyramid="simple",
-            pyramid_channels=16,
-            hidden=16,
-            short_side=32,
+            body, "faster_rcnn", len(classes), pyramid="simple", pyramid_channels=16, hidden=16, short_side=32,
             long_side=48,
-        )
+        )  # fmt: skip
     own = Predictor(model.eval(), model.preprocessing, classes, "own", "cpu", {"task": task})
     answer = dense_peers.answers(task, own.model, own.preprocessing, torch.device("cpu"))
     found, expected = dense_peers.measure(task, data, answer, classes), evaluate(own, data, split="test")
     assert found["n"] == expected["n"] == 4
     figure = "miou" if task == "segment" else "map"
     assert found[figure] == pytest.approx(expected[figure], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_a_peer_is_trained_by_our_loop_under_the_budget_of_our_runs(task, tmp_path):
+    data = (make_masks if task == "segment" else make_boxes)(tmp_path / "data", {"train": 4, "val": 2, "test": 2})
+    options = SimpleNamespace(device="cpu", epochs=1, image_size=32)
+    budget = dense_peers.budget_of(task, str(data), options)
+    assert (budget.epochs, budget.batch_size, budget.augment) == (1, 2, "medium")
+    budget = replace(budget, epochs=2)
+    model, told = dense_peers.train_peer(task, str(data), budget, 0, 1e-4, torch.device("cpu"))
+    assert told["epoch"] in (1, 2) and 0 < told["loss"] < 20 and 0 <= told["validation"] <= 1
+    answer = dense_peers.answers(task, model, budget.pre, torch.device("cpu"))
+    assert dense_peers.measure(task, data, answer, dense_peers.opened(task, data).classes)["n"] == 2

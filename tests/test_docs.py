@@ -10,6 +10,7 @@ from vitrail.cli.demo import write_digits
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+PROSE = {"architecture.md"}  # about the code, without examples
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
@@ -19,7 +20,7 @@ def test_every_example_of_a_page_prints_what_the_page_shows(page, tmp_path, monk
     text = re.sub(r"^```.*$", "", page.read_text(encoding="utf-8"), flags=re.M)
     examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(examples)
-    assert result.attempted > 5
+    assert result.attempted > 5 or page.name in PROSE
     assert result.failed == 0
 
 

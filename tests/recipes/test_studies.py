@@ -24,7 +24,8 @@ from variants import slug
 
 import vitrail
 from vitrail.models.cost import cost
-from vitrail.training.config import Recipe
+from vitrail.models.registry import model_settings
+from vitrail.training.config import TrainConfig
 
 RECIPES = Path(study.__file__).parent
 # Of each study what is different about it: all variants would take a minute.
@@ -66,7 +67,7 @@ def test_all_variants_can_be_built_and_have_what_they_need(name):
         assert callable(getattr(measure, variant.measure)) and vars(scales._toy(variant))
         options = {key: value for key, value in variant.options.items() if not str(value).startswith("run:")}
         if variant.verb == "train":
-            Recipe(**options, teacher="x" if "teacher" in variant.options else None)
+            TrainConfig(**options, **({"teacher": "x"} if "teacher" in variant.options else {}))
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -6,7 +6,7 @@ import scipy
 import torch
 
 from vitrail import VitrailError
-from vitrail.tasks import linear_probe as module
+from vitrail.tasks import linear_probe
 from vitrail.tasks.linear_probe import nearest_neighbours, quick_probe, solve_probe
 
 
@@ -61,9 +61,9 @@ def test_the_penalty_is_the_one_whose_sharpened_logits_lose_least():
     x, labels = features(160, spread=3)
     found = solve_probe(x, one_hot(labels))
     standard = ((x - x.mean(dim=0)) / x.std(dim=0)).numpy()
-    folds = model_selection.PredefinedSplit(module._folds(one_hot(labels).numpy(), 4, seed=0))
+    folds = model_selection.PredefinedSplit(linear_probe._folds(one_hot(labels).numpy(), 4, seed=0))
     losses = []
-    for penalty in module.PENALTIES:
+    for penalty in linear_probe.PENALTIES:
         theirs = linear_model.LogisticRegression(C=1 / (penalty * 120), max_iter=5000, tol=1e-8)
         logits = model_selection.cross_val_predict(
             theirs, standard, labels.numpy(), cv=folds, method="decision_function"
@@ -72,7 +72,9 @@ def test_the_penalty_is_the_one_whose_sharpened_logits_lose_least():
         losses.append(min(metrics.log_loss(labels, chances) for chances in tried))
         if losses[-1] > min(losses):
             break
-    assert found.penalty == module.PENALTIES[int(np.argmin(losses))] and 1 < len(losses) < len(module.PENALTIES)
+    assert found.penalty == linear_probe.PENALTIES[int(np.argmin(losses))] and 1 < len(losses) < len(
+        linear_probe.PENALTIES
+    )
     assert torch.nn.functional.cross_entropy(found.held_out, labels).item() == pytest.approx(min(losses), abs=1e-3)
 
 
@@ -142,7 +144,7 @@ def test_a_quick_probe_takes_features_as_they_are_and_several_labels():
 
 def test_a_fold_has_its_share_of_each_class():
     labels = np.repeat([0, 1, 2], [40, 12, 3])
-    fold = module._folds(np.eye(3)[labels], 4, seed=0)
+    fold = linear_probe._folds(np.eye(3)[labels], 4, seed=0)
     counts = np.array([[((fold == k) & (labels == c)).sum() for c in range(3)] for k in range(4)])
     assert counts.sum() == 55 and np.ptp(counts, axis=0).max() <= 1
 
