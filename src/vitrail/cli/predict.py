@@ -23,7 +23,8 @@ def predict(
     batch_size: int = 32,
     device: str | None = None,
 ) -> int:
-    """Classifies pictures or, with a run that was trained to, finds the class of every pixel, or boxes around objects.
+    """Classifies pictures or, with a run that was trained to, finds the class of every pixel, boxes around objects, or
+    numbers.
 
     Pictures that can't be used are named and skipped, and the exit code is then 1.
 
@@ -32,7 +33,8 @@ def predict(
         model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
             ships inside.
         top: How many classes to show for each picture; 5, or in a model of several labels those above their threshold.
-        csv: Also write path,label,index,probability, one row per picture; several labels as a|b.
+        csv: Also write path,label,index,probability, one row per picture; several labels as a|b; of numbers path and
+            their columns.
         json: Also write all the classes shown, as JSON; of boxes, COCO's.
         out: Of a run that segments or detects, the folder for its pictures and files: masks, overlays and JSON, or
             drawn boxes and COCO's JSON.

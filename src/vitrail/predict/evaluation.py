@@ -39,7 +39,8 @@ def evaluate(
     probe on the model's features, fitted on train/. `report` writes a page like that of a training run.
 
     Of a model that tells live faces from attacks: eer, hter, acer, apcer, bpcer, auc, bpcer_at_apcer_1 (5, 10), at the
-    threshold that its development set chose; `boxes` is a table of face boxes. `architecture` is what a bare checkpoint
+    threshold that its development set chose; `boxes` is a table of face boxes. Of one that gives numbers: r2, mae,
+    rmse, spearman, in the units of the table, and mae/COLUMN. `architecture` is what a bare checkpoint
     is a checkpoint of, where it could be several.
     """
     predictor = run if isinstance(run, Predictor) else load(run, architecture, image_size, device, fit)

@@ -170,7 +170,7 @@ class Predictor(ImageModel):
             methods,
             layer,
             Path(image).name if isinstance(image, str | PathLike) else "picture",
-            self.multi_label,
+            self.multi_label or self.kind.answer != "probabilities",  # one output by itself: numbers do not compete
             STEPS if faithfulness else 0,
             pre.mean,
             pre.std,

@@ -184,8 +184,8 @@ class View:
         return pixels
 
     @cached_property
-    def answer(self) -> Tensor | None:
-        """The probability of each class, or whatever a model of this task says of an image."""
+    def probabilities(self) -> Tensor | None:
+        """Of each class; of a model that gives numbers, these."""
         if not self.lens.predictor.labels:
             return None
         with torch.inference_mode():
@@ -217,12 +217,12 @@ class View:
 
     def classes(self, also: list[int]) -> list[dict[str, Any]]:
         """The answer and the likeliest, as `predict` has them, and those that the page goes on watching."""
-        if self.answer is None:
+        if self.probabilities is None:
             return []
         predictor = self.lens.predictor
-        order = predictor.order(self.answer)
+        order = predictor.order(self.probabilities)
         chosen = [*order[:TOP], *(i for i in also if 0 <= i < len(predictor.labels) and i not in order[:TOP])]
-        return [predictor.kind.studio_row(predictor, self.answer, i) for i in chosen]
+        return [predictor.kind.studio_row(predictor, self.probabilities, i) for i in chosen]
 
     def attention(self, layers: list[int]) -> dict[str, Tensor]:
         """`map/3` uint8 [windows, H, n, n], `top/3` [windows, H, n], `place/3` [windows, n] of each layer."""
