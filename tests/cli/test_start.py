@@ -70,9 +70,8 @@ def test_help_is_whole_and_needs_nothing_heavy(verb):
     options = [f"--{name.replace('_', '-')}" for name in OPTIONS[verb] if name not in POSITIONAL]
     assert [words for words in options + WORDS.get(verb, []) if words not in told] == []
     assert "None" not in told and "(default: )" not in told and "(default: '')" not in told
-    usage = re.sub(
-        r" \[--[^]]*\]", "", told.splitlines()[0]
-    )  # without options, where they are few enough to stand there
+    # Without the options, which stand there where they are few.
+    usage = re.sub(r" \[--[^]]*\]", "", told.splitlines()[0])
     assert usage.endswith(USAGE.get(verb, ""))
 
 

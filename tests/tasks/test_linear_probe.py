@@ -72,9 +72,8 @@ def test_the_penalty_is_the_one_whose_sharpened_logits_lose_least():
         losses.append(min(metrics.log_loss(labels, chances) for chances in tried))
         if losses[-1] > min(losses):
             break
-    assert found.penalty == linear_probe.PENALTIES[int(np.argmin(losses))] and 1 < len(losses) < len(
-        linear_probe.PENALTIES
-    )
+    penalties = linear_probe.PENALTIES
+    assert found.penalty == penalties[int(np.argmin(losses))] and 1 < len(losses) < len(penalties)
     assert torch.nn.functional.cross_entropy(found.held_out, labels).item() == pytest.approx(min(losses), abs=1e-3)
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 from PIL import Image
-from vitrail.tasks.provenance import samples_digest
 
 from vitrail.data.sources.values import check_varied, open_values, write_values
 from vitrail.errors import VitrailError
+from vitrail.tasks.context import samples_digest
 
 
 @pytest.fixture
