@@ -69,6 +69,9 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
         yield finding
         return
     given = _understood(patient, None)
+    if given is None and patient.predictor.kind.answer != "probabilities":
+        yield skipped(f"a model that gives no probabilities does not tell how sure it is; {scale}")
+        return
     if given is None:
         yield skipped(f"answers that are no numbers can't tell: mend what was found above first; {scale}")
         return
