@@ -6,7 +6,7 @@
 records/headlines.json has the rows in their order. All of them are in records/README.md, with their caveats; the two
 READMEs show those that have a "short" form, with one comparison each:
 
-    {"record": "studies/pretraining.json", "en": "Tiny-ImageNet, after MAE, …", "zh": "…", "beside": "57.07 published, …",
+    {"record": "studies/pretraining.json", "en": "Tiny-ImageNet, after MAE, …", "zh": "…", "beside": "57.07, …",
      "variant": "MAE", "figure": "top1", "form": "{:.2f} %", "scale": 100,
      "short": {"en": "Tiny-ImageNet, after MAE", "zh": "…", "beside": {"en": "57.07 published", "zh": "…"}}}
 

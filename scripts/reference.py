@@ -259,13 +259,16 @@ def runs(root: Path) -> dict:
     vitrail.pretrain(classes, out=out / "pretrained", **SMALL | {"model": "vit_nano4", "epochs": 4})
     found["pretrained"] = record(out / "pretrained", classes, images, export=False)
     train("after-pretraining", classes, **base | {"weights": str(out / "pretrained"), "epochs": 4}, export=False)
+    small = ["--model", "vit_nano4", "--weights", "none"]
+    maps = ["--task", "segment", "--head", "fcn", "--pyramid", "simple", "--image-size", "16", "--batch-size", "4"]
+    boxed = ["--task", "detect", "--image-size", "32", "--batch-size", "4"]
     for name, more in (
-        ("two-processes", ["train", str(classes), "--model", "vit_nano4", "--weights", "none"]),
+        ("two-processes", ["train", str(classes), *small]),
         ("two-processes-tuned", ["train", str(classes), "--weights", str(out / "base")]),
-        ("two-processes-segment", ["train", str(masks), "--task", "segment", "--head", "fcn", "--pyramid", "simple", "--image-size", "16", "--model", "vit_nano4", "--weights", "none", "--batch-size", "4"]),
-        ("two-processes-detect", ["train", str(boxes), "--task", "detect", "--image-size", "32", "--model", "vit_nano4", "--weights", "none", "--batch-size", "4"]),
+        ("two-processes-segment", ["train", str(masks), *maps, *small]),
+        ("two-processes-detect", ["train", str(boxes), *boxed, *small]),
         ("two-processes-pretrained", ["pretrain", str(classes), "--model", "vit_nano4"]),
-    ):  # fmt: skip
+    ):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "vitrail", *more]
         command += ["--epochs", "2", "--device", "cpu", "--workers", "1", "--seed", "3", "--out", str(out / name)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A picture on a terminal: two pixels in a character, the upper one in its colour, the lower one behind it."""
+"""An image on a terminal: two pixels in a character, the upper one in its colour, the lower one behind it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`vitrail data`: what is in a data set, before anything is learnt from it."""
+"""`vitrail data`: what is in a data set, before anything is learned from it."""
 
 import json as json_format
 from collections import Counter
@@ -21,9 +21,9 @@ def inspect(
     json: Path | None = None,
     workers: int | None = None,
 ) -> int:
-    """Reads every picture of a data set, and says what is there, what is broken and what is there twice.
+    """Reads every image of a data set, and says what is there, what is broken and what is there twice.
 
-    Draws a few pictures as the model would see them under --fit crop, pad and stretch, or with their masks or boxes.
+    Draws a few images as the model would see them under --fit crop, pad and stretch, or with their masks or boxes.
     The exit code is 0, or 1 if some files can't be read, some labels are lost or people are in two splits, or 2 if the
     data can't be used at all.
 
@@ -33,9 +33,9 @@ def inspect(
             Pascal VOC's or YOLO's folders; with --task spoof folders live/ and attack types, a table or lists of faces;
             with --task regress a table path,value[,value2…].
         task: What it is to be used for, as in `train --task`; pretrain takes images without labels, too.
-        image_size: Side of the model's input, for the picture; by default what `train` chooses for such pictures
+        image_size: Side of the model's input, for the image; by default what `train` chooses for such images
             where public weights can be had.
-        out: Where to draw the picture.
+        out: Where to draw the image.
         json: Also write all of it as JSON, with every file that has a problem.
         workers: Threads that decode; by default one for each core, 16 at most.
     """
@@ -51,7 +51,7 @@ def inspect(
     name = "reconstruct" if task == "pretrain" else task
     registry.check(name)
     check_exists(data, registry.expects(name), registry.takes_names(name))
-    _check_writable(out)  # better known now than after an hour of pictures
+    _check_writable(out)  # better known now than after an hour of images
     from vitrail.data import inspect as inspection  # brings torch, as do the others
     from vitrail.data.inspect import sheet
 
@@ -76,7 +76,7 @@ def inspect(
 
 
 def suited(found: Any, side: int | None) -> Any:
-    """How `train` would prepare these pictures, by the same look at a few of those it learns from."""
+    """How `train` would prepare these images, by the same look at a few of those it learns from."""
     from dataclasses import replace
 
     from torch.cuda import is_available
@@ -204,7 +204,7 @@ def _range_table(ranges: dict[str, dict[str, tuple[float, float, float]]]) -> An
 
 
 def _people_table(classes: list[str], people: dict[str, dict[str, dict[str, int]]]) -> Any:
-    """Subjects with their pictures of each class, as many as are listed."""
+    """Subjects with their images of each class, as many as are listed."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -240,7 +240,7 @@ def _show_problems(found: Any, console: Any) -> None:
     empty = [
         name
         for name, count in zip(found.source.classes, found.counts(next(iter(found.looks))), strict=True)
-        # A type of attack may be there to be tested on, and a column of numbers has no pictures of its own.
+        # A type of attack may be there to be tested on, and a column of numbers has no images of its own.
         if not count and not hasattr(found.labelled, "people") and not hasattr(found.labelled, "ranges")
     ]
     groups = [

@@ -11,7 +11,7 @@ def demo(out: Path = Path("runs/demo")) -> None:
     measures it on held-out ones, and draws what it sees.
 
     Args:
-        out: Folder for the pictures, the run and its report. What an earlier demo left there is replaced.
+        out: Folder for the images, the run and its report. What an earlier demo left there is replaced.
     """
     import shutil
 

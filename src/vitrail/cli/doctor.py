@@ -1,4 +1,4 @@
-"""`vitrail doctor`: what may be wrong with a model, its pictures and its labels."""
+"""`vitrail doctor`: what may be wrong with a model, its images and its labels."""
 
 import json as jsonlib
 import sys
@@ -21,14 +21,14 @@ def doctor(
     architecture: str | None = None,
     device: str | None = None,
 ) -> int:
-    """Examines a model, and the pictures and labels it is to work with, one line per check. Exit code 1 if a fault is
+    """Examines a model, and the images and labels it is to work with, one line per check. Exit code 1 if a fault is
     found.
 
     Args:
         run: A run folder, a bundle, a checkpoint, hf://org/name, or a catalog name.
-        data: Labelled images, as for `train`, or a folder of pictures; of a run, its own by default, else made-up ones.
-        image_size: Side to which pictures are brought; the model's own by default.
-        images: How many pictures to look at.
+        data: Labelled images, as for `train`, or a folder of images; of a run, its own by default, else made-up ones.
+        image_size: Side to which images are brought; the model's own by default.
+        images: How many images to look at.
         lr: A learning rate to try; of a run, its own by default.
         out: Also draw a page, doctor.html, into this folder.
         json: Also write the findings, as JSON.

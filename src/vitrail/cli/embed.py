@@ -1,4 +1,4 @@
-"""`vitrail embed`: the features of pictures, as a table of numbers."""
+"""`vitrail embed`: the features of images, as a table of numbers."""
 
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -18,21 +18,21 @@ def embed(
     batch_size: int = 32,
     device: str | None = None,
 ) -> int:
-    """Turns pictures into vectors, for search, clustering or a classifier of your own.
+    """Turns images into vectors, for search, clustering or a classifier of your own.
 
-    Pictures that can't be used are named and skipped, and the exit code is then 1.
+    Images that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
-        images: Pictures, or folders of pictures.
+        images: Images, or folders of images.
         out: FILE.npz with the arrays paths and embeddings, or FILE.parquet with the columns path and embedding.
         model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
             ships inside.
         flip: Also show the model the mirror image, and take the mean of the vectors.
-        crops: Views of each picture to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
-        fit: How a picture is brought to the model's size; as the model was trained by default.
+        crops: Views of each image to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
+        fit: How an image is brought to the model's size; as the model was trained by default.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
-        image_size: Side to which pictures are brought; the model's own by default.
-        batch_size: Pictures per forward pass.
+        image_size: Side to which images are brought; the model's own by default.
+        batch_size: Images per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
     import numpy as np

@@ -32,8 +32,8 @@ def evaluate(
         model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
             ships inside.
         split: Which part to score.
-        knn: Also k-NN accuracy on the model's features, learnt from train/.
-        probe: Also the accuracy of a linear probe on the model's features, learnt from train/.
+        knn: Also k-NN accuracy on the model's features, learned from train/.
+        probe: Also the accuracy of a linear probe on the model's features, learned from train/.
         flip: Average with the mirror image.
         crops: Average over 1, 5 or 9 windows of each image.
         json: Also write the figures, as fractions from 0 to 1.

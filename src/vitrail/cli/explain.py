@@ -1,4 +1,4 @@
-"""`vitrail explain`: what a model sees in pictures, as PNGs and one page."""
+"""`vitrail explain`: what a model sees in images, as PNGs and one page."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ import tyro
 if TYPE_CHECKING:
     from vitrail.predict import Predictor
 
-MOST_ON_PAGE = 50  # pictures: about half a megabyte each, and the page is for reading
+MOST_ON_PAGE = 50  # images: about half a megabyte each, and the page is for reading
 
 
 def explain(
@@ -30,24 +30,24 @@ def explain(
     batch_size: int = 16,
     device: str | None = None,
 ) -> int:
-    """Shows what a model looks at, and why it says what it says: a folder of PNGs per picture, and one explain.html.
+    """Shows what a model looks at, and why it says what it says: a folder of PNGs per image, and one explain.html.
 
-    Pictures that can't be used are named and skipped, and the exit code is then 1.
+    Images that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
-        images: Pictures, or folders of pictures.
+        images: Images, or folders of images.
         out: The folder to write; by default runs/explained or, if a page is there already, runs/explained-2 and so on.
         model: A run folder, a checkpoint, hf://org/name, or a catalog name; by default the model that ships inside.
         methods: Which explanations; all that the model allows by default.
-        target: The class to explain, by label or index; for each picture its likeliest by default.
+        target: The class to explain, by label or index; for each image its likeliest by default.
         layer: The block whose attention and tokens are shown, from 1 as on the page, or from the end as -1; the model's
             own choice by default.
-        faithfulness: Do not draw each picture but compare the methods on all of them: hide and show patches in the
+        faithfulness: Do not draw each image but compare the methods on all of them: hide and show patches in the
             order of each map, and see which the model minds most.
-        fit: How a picture is brought to the model's size; as the model was trained by default.
+        fit: How an image is brought to the model's size; as the model was trained by default.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
-        image_size: Side to which pictures are brought; the model's own by default.
-        batch_size: Pictures at a time, with --faithfulness.
+        image_size: Side to which images are brought; the model's own by default.
+        batch_size: Images at a time, with --faithfulness.
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import collect, needed, report_skipped, to_the_end
@@ -119,7 +119,7 @@ def explain_each(
     from vitrail.explain.page import document, model_section, section
     from vitrail.inference.decoding import named
 
-    usable(predictor.model, methods)  # better refused now than once for every picture
+    usable(predictor.model, methods)  # better refused now than once for every image
     sections: list[Any] = []
     tables: list[tuple[Any, Any]] = []
     sizes, names = set[tuple[int, int]](), set[str]()
@@ -176,7 +176,7 @@ def telling(out: Path, drawn: list[Any]) -> Iterator[None]:
 
 
 def folder_name(path: Path, taken: set[str]) -> str:
-    """The picture's name without its ending, safe as a folder, and with a number where another has it already."""
+    """The image's name without its ending, safe as a folder, and with a number where another has it already."""
     plain = re.sub(r"[^\w.-]+", "_", path.stem).strip(".") or "picture"
     name, number = plain, 2
     while name.lower() in taken | {"model"}:
@@ -213,7 +213,7 @@ def compare_methods(
 
 
 def batches(predictor: "Predictor", paths: list[Path], batch_size: int, bad: list[str], advance: Any) -> Iterator[Any]:
-    """Pictures of one size at a time, as the model takes them; decoded in threads, a few batches ahead."""
+    """Images of one size at a time, as the model takes them; decoded in threads, a few batches ahead."""
     import numpy as np
     import torch
 

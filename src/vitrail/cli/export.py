@@ -16,7 +16,7 @@ def export(
 ) -> None:
     """Writes a model for other programs, and checks that the file computes what the model computes.
 
-    ONNX takes any batch and, but for Swin and for segmenters, any height and width; from a detector, one picture at a
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; from a detector, one image at a
     time, of any height and width; from a masked autoencoder, its encoder. `--model FILE.onnx` is then as good as the
     run for predict, embed and evaluate.
 
@@ -25,7 +25,7 @@ def export(
         to: An ONNX file, or weights for timm, transformers (hf, a folder) or torchvision.
         out: Where to write; beside the model by default.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
-        image_size: Side of the pictures it will get; the model's own by default.
+        image_size: Side of the images it will get; the model's own by default.
     """
     from vitrail.exporters import export as write
     from vitrail.weights.shipped import default_model

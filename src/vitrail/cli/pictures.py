@@ -1,4 +1,4 @@
-"""What the verbs that go through pictures share: finding them, progress, skipping bad ones, and writing tables."""
+"""What the verbs that go through images share: finding them, progress, skipping bad ones, and writing tables."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def needed(model: str | None) -> str:
 
 
 def collect(given: list[Path]) -> list[Path]:
-    """Files as they are given, folders as the pictures inside them."""
+    """Files as they are given, folders as the images inside them."""
     from vitrail.data.samples import PICTURES
     from vitrail.data.sources.folders import pictures_below
     from vitrail.errors import VitrailError
@@ -47,7 +47,7 @@ def collect(given: list[Path]) -> list[Path]:
 
 
 def report_skipped(bad: list[str], total: int, file: Path | None = None) -> int:
-    """Names the pictures that could not be used, and gives the exit code: 1 if there are any. Of none that could, no
+    """Names the images that could not be used, and gives the exit code: 1 if there are any. Of none that could, no
     `file` is made."""
     from vitrail.data.samples import plural
     from vitrail.errors import VitrailError
@@ -63,8 +63,8 @@ def report_skipped(bad: list[str], total: int, file: Path | None = None) -> int:
 
 @contextmanager
 def progress(total: int, burst: int = 1, every: float = 5.0) -> Iterator[Callable[[], None]]:
-    """Gives a function to call after each picture. A bar on a terminal, else a line every few seconds; both on the
-    error stream, out of the way of a pipe, and for a job of moments neither. Pictures that come in a `burst`, as those
+    """Gives a function to call after each image. A bar on a terminal, else a line every few seconds; both on the
+    error stream, out of the way of a pipe, and for a job of moments neither. Images that come in a `burst`, as those
     of a batch do, have all taken their time when the first of them is there: a line waits for the last."""
     start = last = time.monotonic()
     done = 0

@@ -1,4 +1,4 @@
-"""`vitrail predict`: classes, masks or boxes for pictures and folders of pictures."""
+"""`vitrail predict`: classes, masks or boxes for images and folders of images."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,29 +23,29 @@ def predict(
     batch_size: int = 32,
     device: str | None = None,
 ) -> int:
-    """Classifies pictures or, with a run that was trained to, finds the class of every pixel, boxes around objects, or
+    """Classifies images or, with a run that was trained to, finds the class of every pixel, boxes around objects, or
     numbers.
 
-    Pictures that can't be used are named and skipped, and the exit code is then 1.
+    Images that can't be used are named and skipped, and the exit code is then 1.
 
     Args:
-        images: Pictures, or folders of pictures.
+        images: Images, or folders of images.
         model: A run folder, a checkpoint, an ONNX file, hf://org/name, or a catalog name; by default the model that
             ships inside.
-        top: How many classes to show for each picture; 5, or in a model of several labels those above their threshold.
-        csv: Also write path,label,index,probability, one row per picture; several labels as a|b; of numbers path and
+        top: How many classes to show for each image; 5, or in a model of several labels those above their threshold.
+        csv: Also write path,label,index,probability, one row per image; several labels as a|b; of numbers path and
             their columns.
         json: Also write all the classes shown, as JSON; of boxes, COCO's.
-        out: Of a run that segments or detects, the folder for its pictures and files: masks, overlays and JSON, or
+        out: Of a run that segments or detects, the folder for its images and files: masks, overlays and JSON, or
             drawn boxes and COCO's JSON.
-        window: Of a run that segments: look at pictures in their own size, through overlapping windows of this side.
+        window: Of a run that segments: look at images in their own size, through overlapping windows of this side.
         threshold: Of a run that detects: the probability from which on; by default the one that suited validation.
         flip: Also show the model the mirror image, and take the mean of the probabilities.
-        crops: Views of each picture to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
-        fit: How a picture is brought to the model's size; as the model was trained by default.
+        crops: Views of each image to take the mean of: the centre, or 5 with the corners, or 9 with the edges too.
+        fit: How an image is brought to the model's size; as the model was trained by default.
         architecture: What a bare checkpoint is a checkpoint of, where it could be several.
-        image_size: Side to which pictures are brought; the model's own by default.
-        batch_size: Pictures per forward pass.
+        image_size: Side to which images are brought; the model's own by default.
+        batch_size: Images per forward pass.
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import collect, needed, progress, report_skipped, to_the_end, writing

@@ -16,14 +16,14 @@ def studio(
     architecture: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Opens the Studio: drop a picture, and see how the model sees it. Nothing leaves this machine.
+    """Opens the Studio: drop an image, and see how the model sees it. Nothing leaves this machine.
 
     Args:
         run: A run folder, a checkpoint, hf://org/name, or a catalog name; several can be looked at side by side. By
             default the model that ships inside.
         mae: A masked autoencoder (a run of `vitrail pretrain`, a checkpoint, …): hides patches, and paints them back.
             By default the one that ships inside.
-        samples: A folder of pictures to choose from.
+        samples: A folder of images to choose from.
         port: Where to listen; 0 takes any free port.
         host: The address to listen on; 127.0.0.1 is reached from this machine only.
         browser: Open a browser window.

@@ -1,7 +1,7 @@
 """Decoded images, kept: what one epoch decodes, later epochs read back as it was.
 
 In memory, the images are arrays in large blocks. On disk they lie end to end in a file that is memory-mapped, so that
-the operating system keeps what fits, and several processes, or a second run over the same pictures, share it.
+the operating system keeps what fits, and several processes, or a second run over the same images, share it.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ class DiskStore:
 
 
 class ArrayStore:
-    """Pictures that are decoded already and lie in one array, [n, h, w, C]; `rows` says which of them by number."""
+    """Images that are decoded already and lie in one array, [n, h, w, C]; `rows` says which of them by number."""
 
     def __init__(self, array: np.ndarray, rows: np.ndarray):
         self.array, self.rows = array, rows
@@ -154,7 +154,7 @@ def _append(file: BinaryIO, image: np.ndarray) -> int:
 
 
 def cache_folder(key: Iterable[str]) -> Path:
-    """Where images with this description are cached: the same pictures, shrunk alike, meet again."""
+    """Where images with this description are cached: the same images, shrunk alike, meet again."""
     root = os.environ.get("VITRAIL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitrail"
     digest = hashlib.sha256(json.dumps([*key]).encode()).hexdigest()[:16]
     return Path(root).expanduser() / "images" / digest

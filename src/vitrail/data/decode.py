@@ -1,4 +1,4 @@
-"""From whatever holds an image (path, bytes, file, array, tensor) to an upright RGB picture, or one clear sentence.
+"""From whatever holds an image (path, bytes, file, array, tensor) to an upright RGB image, or one clear sentence.
 
 Each choice made here is made once and on purpose, because a file that is silently read wrong (sideways, clipped to
 white, half grey) costs accuracy that nobody finds. ImageFile.LOAD_TRUNCATED_IMAGES is expected to be False, as Pillow
@@ -23,7 +23,7 @@ from vitrail.errors import VitrailError
 # keeps its own limit of 179.
 PIXEL_LIMIT = 200_000_000
 
-# Formats that are not read. EPS starts Ghostscript: a program, not a picture, and nothing to run because somebody
+# Formats that are not read. EPS starts Ghostscript: a program, not an image, and nothing to run because somebody
 # uploaded it. The others carry a file of another format, which may be far larger than their own header says.
 _REFUSED = {"EPS", "BLP", "FPX", "ICNS", "IPTC", "MIC"}
 _MOST_ICONS = 64

@@ -1,4 +1,4 @@
-"""The pictures of a data set as uint8 tensors: decoded by threads, shrunk once, kept in a store.
+"""The images of a data set as uint8 tensors: decoded by threads, shrunk once, kept in a store.
 
 Two views of the same files. `shrunk` is what training cuts its random crops from: its short side a little above the
 model's, aspect kept. `fitted` is exactly what the model will see when it predicts: figures are measured on nothing
@@ -158,7 +158,7 @@ def fitted(samples: list[Sample], pre: Preprocessing, cache: str = "auto") -> Im
 
 
 def _one_array(samples: list[Sample], channels: int) -> ArrayStore | None:
-    """The array that all the pictures lie in, if there is one, as in an .npz file or torchvision's CIFAR10: to take
+    """The array that all the images lie in, if there is one, as in an .npz file or torchvision's CIFAR10: to take
     100,000 of them one by one would take seconds, and as much memory again."""
     first = samples[0].where if samples else None
     array = getattr(first.dataset, "data", None) if isinstance(first, Item) else None
@@ -183,7 +183,7 @@ def shrunk_pixels(pixels: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def cache_mode(count: int, pre: Preprocessing, cache: str, copies: int = 1) -> str:
-    """What "auto" means for so many pictures; `copies` is how many processes would each hold them in memory."""
+    """What "auto" means for so many images; `copies` is how many processes would each hold them in memory."""
     # Photographs are 4:3, and kept somewhat larger than the model sees them.
     return choose(cache, 2 * count * pre.size[0] * pre.size[1] * len(pre.mean), copies)
 
@@ -208,7 +208,7 @@ def _identity(sample: Sample) -> str:
 
 def threaded(workers: int, function: Callable[[T], R], items: Iterable[T], ahead: int = 4) -> Generator[R, None, None]:
     """`map` in threads, in order, at most `ahead` items per worker before the reader. Pillow decodes outside of
-    Python's lock, so threads do what processes would, without copying pictures between them."""
+    Python's lock, so threads do what processes would, without copying images between them."""
     if workers < 1:
         yield from map(function, items)
         return

@@ -135,7 +135,7 @@ def epoch_order(numbers: np.ndarray, seed: int, epoch: int, weights: np.ndarray 
 
 @dataclass
 class Subset:
-    """One split as a model sees it: where its pictures come from, and which of them are used."""
+    """One split as a model sees it: where its images come from, and which of them are used."""
 
     loader: Loader
     numbers: np.ndarray  # of those not known to be unreadable
@@ -166,7 +166,7 @@ def read_subset(
     """Fills the store, if there is one, and so finds what can't be read; without one, that shows as it goes.
 
     Without `left_out`, what was found is left out. With it, exactly these names are: in a run that is resumed, the same
-    pictures must have the same places in the order.
+    images must have the same places in the order.
     """
     if isinstance(pictures.store, DiskStore):  # the processes share it, so they share the work
         pictures.read(range(len(pictures))[group.rank :: group.count], workers, progress)
@@ -193,7 +193,7 @@ def random_places(count: int, most: int) -> np.ndarray:
 
 
 def all_bad(group: Processes, views: Sequence[Subset]) -> dict[str, str]:
-    """Name → reason of every picture that any process could not read, in the order of their names."""
+    """Name → reason of every image that any process could not read, in the order of their names."""
     found: dict[str, str] = {}
     for bad in group.of_all({name: why for images in views for name, why in images.bad.items()}):
         found |= bad

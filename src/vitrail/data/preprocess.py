@@ -1,4 +1,4 @@
-"""From a picture to the tensor that a model was trained on: `prepare` = `to_image`, `fit_image`, `to_tensor`, stack.
+"""From an image to the tensor that a model was trained on: `prepare` = `to_image`, `fit_image`, `to_tensor`, stack.
 
 A model's accuracy is that of its exact preprocessing: with bilinear for bicubic, or a crop one pixel off, a published
 number is not reached. So `crop` repeats timm's arithmetic to the bit, in Pillow alone.

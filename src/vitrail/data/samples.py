@@ -14,7 +14,7 @@ from PIL import Image
 from vitrail.data.decode import open_image, open_pixels
 from vitrail.errors import VitrailError
 
-# By its suffix a file counts as a picture; what it really is, the decoder finds out. HEIC is here although Pillow alone
+# By its suffix a file counts as an image; what it really is, the decoder finds out. HEIC is here although Pillow alone
 # cannot read it: half of a phone's album left out must be listed, not passed over.
 PICTURES = {
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
@@ -38,7 +38,7 @@ class TarMember:
 
     def read(self) -> bytes:
         # A handle of its own for every read: nothing is shared between threads or inherited by processes, and to open
-        # a file costs a hundredth of what it costs to decode a picture.
+        # a file costs a hundredth of what it costs to decode an image.
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -54,7 +54,7 @@ class TarMember:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of a map-style data set whose items begin with the picture."""
+    """An entry of a map-style data set whose items begin with the image."""
 
     dataset: Any
     index: int
@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def target(self) -> tuple[float, ...]:
-        """What is to be learnt of it, as numbers: by these a changed data set is known."""
+        """What is to be learned of it, as numbers: by these a changed data set is known."""
         return self.labels
 
     def open(self) -> Path | bytes | Image.Image:
@@ -87,7 +87,7 @@ class Sample:
             raise VitrailError(f"{self.name} can't be read from its data set ({reason}).") from error
 
     def identity(self) -> str:
-        """Another string when the file becomes another; what a cache of decoded pictures is keyed by."""
+        """Another string when the file becomes another; what a cache of decoded images is keyed by."""
         if isinstance(self.where, Item):
             return f"{self.name} of {self.where.dataset!r}"
         file, offset = (self.where, 0) if isinstance(self.where, Path) else (self.where.path, self.where.offset)
@@ -98,7 +98,7 @@ class Sample:
         return f"{os.path.abspath(file)} {offset} {status.st_size} {status.st_mtime_ns}"
 
     def decode(self, at_least: tuple[int, int] | None = None) -> Image.Image:
-        """Upright RGB; an error calls the picture by its file or its name here, never "the image of 812 bytes"."""
+        """Upright RGB; an error calls the image by its file or its name here, never "the image of 812 bytes"."""
         opened = self.open()
         return open_image(NamedBytes(opened, self.name) if isinstance(opened, bytes) else opened, at_least)
 
@@ -167,7 +167,7 @@ def checked(source: Source, one_class: bool = False) -> Source:
     """The source, fit to learn from, or one sentence about why it is not; lesser troubles become notes.
 
     A class that is in val or test but not in train is an error, since no model could ever get it right. It is a note
-    with several labels per picture, where rare ones do fall that way, and in a data set known by its name, which nobody
+    with several labels per image, where rare ones do fall that way, and in a data set known by its name, which nobody
     can mend. `one_class` lets a source of a single class pass: enough to evaluate on, not to train on.
     """
     if not len(source):

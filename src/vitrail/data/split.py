@@ -95,11 +95,11 @@ def _cover(by_draw: list[Sample], taken: list[Sample], take: Callable[[Sample], 
 def write_split(
     path: str | Path, train: list[Sample], val: list[Sample], test: list[Sample], classes: list[str]
 ) -> Path:
-    """A table `path,label,split` that `open_source` reads back as the same pictures, labels and splits.
+    """A table `path,label,split` that `open_source` reads back as the same images, labels and splits.
 
-    Files below the table's folder are written relative to it, others with their whole path; pictures in tar files as
-    shard.tar/member.jpg, in arrays as pictures.npz/train/7, those of a data set as torchvision:CIFAR10/train/7. Classes
-    come back in the sorted order of their names, which is not every data set's own, and those without a picture do not
+    Files below the table's folder are written relative to it, others with their whole path; images in tar files as
+    shard.tar/member.jpg, in arrays as images.npz/train/7, those of a data set as torchvision:CIFAR10/train/7. Classes
+    come back in the sorted order of their names, which is not every data set's own, and those without an image do not
     come back.
     """
     path = Path(path)
@@ -114,7 +114,7 @@ def write_split(
 
 
 def written(sample: Sample, folder: Path) -> str:
-    """How a table in this folder names the picture."""
+    """How a table in this folder names the image."""
     where = sample.where
     if isinstance(where, Path):
         return _relative(where, folder)
@@ -126,14 +126,14 @@ def written(sample: Sample, folder: Path) -> str:
 
 
 def read_split(path: Path, splits: Collection[str] = SPLITS) -> dict[str, str]:
-    """The place of each picture of these splits in such a table → its split."""
+    """The place of each image of these splits in such a table → its split."""
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] in splits]
     return {_resolved(path.parent, row["path"]): row["split"] for row in rows}
 
 
 def place(sample: Sample) -> str:
-    """The same for the same picture, whatever it is called; in a tar or an array, a place below that file."""
+    """The same for the same image, whatever it is called; in a tar or an array, a place below that file."""
     return _resolved(Path.cwd(), written(sample, Path.cwd()))
 
 

@@ -1,8 +1,8 @@
 """Attention heads: rows that sum to one, and heads that give nothing, look nowhere in particular, or at one token only.
 
 Measured on healthy models. DeiT-Ti on photographs: entropy 0.24 to 0.92 of log N, what a head adds 0.36 to 2.4 times
-the median of its layer, at most 0.48 of all attention on one token (0.86 on made-up pictures), attention 0.14 to 0.6
-apart between pictures. Fresh ones: entropy 0.999, 0.9 to 1.4 times the median, 0.002 (Swin) to 0.03 apart.
+the median of its layer, at most 0.48 of all attention on one token (0.86 on made-up images), attention 0.14 to 0.6
+apart between images. Fresh ones: entropy 0.999, 0.9 to 1.4 times the median, 0.002 (Swin) to 0.03 apart.
 """
 
 import math
@@ -23,7 +23,7 @@ from vitrail.models.attention import Attention, TokenLayout
 from vitrail.models.tuning import tuning_of
 
 DEAD = 0.01  # of the median head of its layer; a thirty-fifth of the weakest healthy one
-SAME = 1e-5  # distance between pictures; a two-hundredth of the least healthy one
+SAME = 1e-5  # distance between images; a two-hundredth of the least healthy one
 UNIFORM = 0.995  # of log N, in a model whose heads on the whole are below 0.95; the healthy most is 0.95
 COLLAPSED = 0.999  # of all attention on one token; the healthy most is 0.86
 ROWS = 1e-3  # from 1; healthy ones are 1e-6 away
@@ -33,7 +33,7 @@ PICTURES = 8
 class Heads(NamedTuple):
     """One layer's, [H] each."""
 
-    apart: Tensor  # how far the attention of one picture is from the mean over pictures, 0 to 1
+    apart: Tensor  # how far the attention of one image is from the mean over images, 0 to 1
     onto_one: Tensor  # the largest share that all queries together give to a single token
     rows: Tensor  # how far a row's sum is from 1, at most; beside prompts, which take a part of it, how far above
     tokens: Tensor  # log N
@@ -44,7 +44,7 @@ def attention(patient: Patient) -> Iterator[Finding]:
     x = patient.batch.x[:PICTURES]
     x = x[: max(2, len(portions(body, x)[0]))]  # maps of one layer stay below what the analyses allow themselves
     entropy = attention_entropy(body, x)
-    # Of pictures that are all but the same, attention is too: one of another kind among them keeps heads apart.
+    # Of images that are all but the same, attention is too: one of another kind among them keeps heads apart.
     other = torch.randn(x[:1].shape, generator=torch.Generator().manual_seed(0)).to(x)
     layers, gives = look(body, torch.cat([x[: max(1, len(x) - 1)], other]))
     most = torch.stack([heads.tokens[0] for heads in layers])  # log N of each layer
@@ -152,7 +152,7 @@ def ailments(layers: list[Heads], gives: list[Tensor], relative: Tensor, untrain
 
 @torch.no_grad()
 def look(body: Any, x: Tensor) -> tuple[list[Heads], list[Tensor]]:
-    """What every layer's heads do with these pictures, and how much each adds to the tokens."""
+    """What every layer's heads do with these images, and how much each adds to the tokens."""
 
     def reduce(maps: Tensor, layout: TokenLayout) -> Heads:
         maps = maps if maps.ndim == 5 else maps[:, None]  # B W H n n

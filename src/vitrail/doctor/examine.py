@@ -100,8 +100,8 @@ def diagnose(
 ) -> Diagnosis:
     """Examines a run folder, a checkpoint, a predictor or a model; `show` is called with each finding as it comes.
 
-    `data` is what `vitrail train` takes, a folder of pictures, a batch [B, C, H, W] exactly as the model would be given
-    it, or (batch, labels). Without any, made-up pictures serve for what needs no real ones. `lr` is a learning rate to
+    `data` is what `vitrail train` takes, a folder of images, a batch [B, C, H, W] exactly as the model would be given
+    it, or (batch, labels). Without any, made-up images serve for what needs no real ones. `lr` is a learning rate to
     try; of a run, its own by default.
 
     >>> found = diagnose(model, (x, y))

@@ -1,12 +1,12 @@
 """Preprocessing against what the weights expect: scale, mean and deviation, order of the channels.
 
-What a person says about a picture can be wrong; what the model makes of it can't. So the pictures are also shown in the
+What a person says about an image can be wrong; what the model makes of it can't. So the images are also shown in the
 ways they might have been meant, and where the model understands one of those better, that is what its weights expect.
 
-A picture's score is log p(its label) − entropy of the answer; without labels, − entropy alone. Measured on DeiT-Ti with
-64 pictures (ImageNet, Imagenette) when the lines were drawn: right order against reversed channels t = 5.5 and 5.1 on
+An image's score is log p(its label) − entropy of the answer; without labels, − entropy alone. Measured on DeiT-Ti with
+64 images (ImageNet, Imagenette) when the lines were drawn: right order against reversed channels t = 5.5 and 5.1 on
 average; without labels 4.9 and 4.3. Normalised against not at all, t = 8 and more. A healthy model has t of the same
-size below zero. Other pictures give other figures: these are what was seen, not bounds.
+size below zero. Other images give other figures: these are what was seen, not bounds.
 """
 
 import math
@@ -23,13 +23,13 @@ from vitrail.models import Preprocessing, resolve
 from vitrail.models.preprocessing import CLIP, HALF, IMAGENET
 
 SURE = 3.0  # t of the paired difference: were it normal and without a fault, it would be above once in 700 times
-MARGIN = 0.1  # nats per picture, that a significant difference must also be worth; reversed channels: 0.4 to 0.7
-FEW = 16  # pictures, below which no t is believed
+MARGIN = 0.1  # nats per image, that a significant difference must also be worth; reversed channels: 0.4 to 0.7
+FEW = 16  # images, below which no t is believed
 
 
 @dataclass(frozen=True)
 class Other:
-    """Another way that the pictures may have been meant."""
+    """Another way that the images may have been meant."""
 
     what: str
     code: str
@@ -69,6 +69,9 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
         yield finding
         return
     given = _understood(patient, None)
+    if given is None and patient.predictor.kind.answer != "probabilities":
+        yield skipped(f"a model that gives no probabilities does not tell how sure it is; {scale}")
+        return
     if given is None:
         yield skipped(f"answers that are no numbers can't tell: mend what was found above first; {scale}")
         return
@@ -107,7 +110,7 @@ def preprocessing(patient: Patient) -> Iterator[Finding]:
 
 
 def _others(patient: Patient, low: float, high: float, stated: Preprocessing | None) -> Iterator[Other]:
-    """Only what the pictures' own numbers leave possible: more trials are more chances to be wrong."""
+    """Only what the images' own numbers leave possible: more trials are more chances to be wrong."""
     x, pre = patient.batch.x, patient.preprocessing
     mean, std = _shaped(pre.mean, x), _shaped(pre.std, x)
     if x.shape[1] == 3:
@@ -201,7 +204,7 @@ def _by_name(pre: Preprocessing, stated: Preprocessing, name: str, seen: dict[st
 
 @dataclass(frozen=True)
 class Understood:
-    """How well each picture was understood, [n]."""
+    """How well each image was understood, [n]."""
 
     score: Tensor  # label and sureness together
     plain: Tensor  # the label alone or, without labels, sureness
@@ -227,13 +230,13 @@ def _understood(patient: Patient, x: Tensor | None) -> Understood | None:
     truth = torch.tensor([labels[0] for labels in batch.targets])
     label = log.gather(1, truth[:, None])[:, 0]
     right = (log.argmax(dim=1) == truth).double().mean().item()
-    # With labels that were shuffled against the pictures, less sure answers cost less; that is no better understanding.
+    # With labels that were shuffled against the images, less sure answers cost less; that is no better understanding.
     commonest = truth.bincount().max().item() / len(truth)
     return Understood(label + sure, label, right, right > commonest + 2 * math.sqrt(commonest / len(truth)))
 
 
 def _t(difference: Tensor) -> float:
-    """Of the paired differences; 0 where there are none, as with grey pictures or a single one."""
+    """Of the paired differences; 0 where there are none, as with grey images or a single one."""
     deviation = difference.std().item() if len(difference) > 1 else 0.0
     if deviation < 1e-9:
         return 0.0

@@ -1,8 +1,8 @@
-"""Labels against what the model sees: pictures that lie close in feature space should share theirs.
+"""Labels against what the model sees: images that lie close in feature space should share theirs.
 
-The share of a picture's five nearest neighbours with its label is compared with what a thousand shuffles of the labels
-give. Measured on DeiT-Ti with 64 pictures: Imagenette 0.93 against 0.10, z = 38; pets (37 breeds, two pictures each)
-0.17 against 0.01, z = 20. These are what was seen when the line was drawn, not bounds: other pictures give other z.
+The share of an image's five nearest neighbours with its label is compared with what a thousand shuffles of the labels
+give. Measured on DeiT-Ti with 64 images: Imagenette 0.93 against 0.10, z = 38; pets (37 breeds, two images each)
+0.17 against 0.01, z = 20. These are what was seen when the line was drawn, not bounds: other images give other z.
 """
 
 import math

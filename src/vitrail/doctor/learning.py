@@ -1,6 +1,6 @@
 """Can it learn? One batch learned by heart, at the learning rate of the run or at one that suits nearly everything.
 
-The labels are made up, four classes over eight pictures, so that knowing something already does not help. Measured: at
+The labels are made up, four classes over eight images, so that knowing something already does not help. Measured: at
 3e-4 DeiT-Ti is below a quarter of ln 4 after 4 steps, a fresh ViT-Ti of 4 blocks after 7; models of 50,000 parameters
 need about 60 steps at 1e-3. At 1e-1 and above the losses of the first two rise to 50 and 15 within ten steps.
 """
@@ -23,7 +23,7 @@ RATES, STEPS = (3e-4, 1e-3), 30
 SMALL, SMALL_RATES, SMALL_STEPS = 1e9, (1e-3, 3e-3, 3e-4), 120
 PICTURES = 8
 WARMUP = 3  # steps
-LEARNT, ENOUGH = 0.4, 0.25  # of the loss of guessing: that counts as learnt, and to stop at
+LEARNT, ENOUGH = 0.4, 0.25  # of the loss of guessing: that counts as learned, and to stop at
 FEW = 0.5  # of all parameters: where fewer may learn, as in cheap tuning, learning by heart is not to be expected
 PAINTED = 0.95  # of its first loss, which a masked autoencoder must get below: it never learns by heart
 BLOWN = 2.0  # times the larger of the first loss and that of guessing, plus 1; healthy losses rise to 1.0 of that
@@ -187,7 +187,7 @@ def _learnt(patient: Patient, losses: list[float]) -> bool:
 
 
 def _distinct(x: Tensor) -> Tensor:
-    """The same picture can't be learned under two labels."""
+    """The same image can't be learned under two labels."""
     kept: list[Tensor] = []
     for picture in x:
         if not any(torch.equal(picture, other) for other in kept):

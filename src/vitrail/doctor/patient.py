@@ -1,4 +1,4 @@
-"""Who is examined: a model, its preprocessing, pictures to show it and, of a run, what the run has written down."""
+"""Who is examined: a model, its preprocessing, images to show it and, of a run, what the run has written down."""
 
 import copy
 import json
@@ -101,7 +101,7 @@ class Patient:
 
     @cached_property
     def body(self) -> Any:
-        """The part that sees whole pictures: the encoder of a masked autoencoder."""
+        """The part that sees whole images: the encoder of a masked autoencoder."""
         return seeing(self.model)
 
     @property
@@ -136,7 +136,7 @@ class Patient:
 
     @cached_property
     def answers(self) -> tuple[Tensor | None, Tensor]:
-        """For all pictures the logits [n, classes], where there are classes, and the pooled features [n, D]."""
+        """For all images the logits [n, classes], where there are classes, and the pooled features [n, D]."""
         return self.answers_to(self.batch.x)
 
     @torch.no_grad()
@@ -192,7 +192,7 @@ def admit(
         except VitrailError as error:
             return None, explain_failure(source, architecture, error)
         found = file_findings(source, architecture, predictor, [str(one.message) for one in said])
-        if predictor.backbone is not predictor:  # of a segmenter or a detector, whose labels are no picture's
+        if predictor.backbone is not predictor:  # of a segmenter or a detector, whose labels are no image's
             found.append(ok(f"the backbone of a model made to {predictor.task} is examined, without its data"))
             normed = getattr(predictor.model.settings, "head", "") == "linear"
             predictor, run = predictor.backbone, None

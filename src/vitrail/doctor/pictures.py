@@ -1,4 +1,4 @@
-"""The pictures that a model is examined with: a few of DATA, of every class some; or, without any, made-up ones."""
+"""The images that a model is examined with: a few of DATA, of every class some; or, without any, made-up ones."""
 
 import os
 from dataclasses import dataclass, replace
@@ -20,21 +20,21 @@ from vitrail.tasks.scoring import class_indices, scored_samples
 
 Labels = list[tuple[int, ...]]
 PER_CLASS = 8  # enough for neighbours of one's own class to be among the five nearest
-MADE_UP = 16  # pictures, where there is no DATA
+MADE_UP = 16  # images, where there is no DATA
 
 
 @dataclass
 class Batch:
     x: Tensor  # [B, C, H, W], exactly as the model is given it
     about: str  # where it comes from, in words
-    groups: Labels | None = None  # for each picture its classes, as numbers of the data
+    groups: Labels | None = None  # for each image its classes, as numbers of the data
     targets: Labels | None = None  # the same as numbers of the model, where it knows these classes
     real: bool = True
     multi_label: bool = False
 
 
 def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
-    """`data` is what `open_source` takes, a folder of pictures without classes, a tensor as the model would be given
+    """`data` is what `open_source` takes, a folder of images without classes, a tensor as the model would be given
     it, (x, labels), or None."""
     pre = predictor.preprocessing
     if data is None:
@@ -69,7 +69,7 @@ def gather(data: Any, predictor: Predictor, run: Any, count: int) -> Batch:
 
 
 def choose(samples: list[Sample], count: int) -> list[Sample]:
-    """`count` of them: a few classes, spread over all, with enough pictures each to have neighbours of their own."""
+    """`count` of them: a few classes, spread over all, with enough images each to have neighbours of their own."""
     members: dict[tuple[int, ...], list[Sample]] = {}
     for sample in samples:
         members.setdefault(sample.labels[:1], []).append(sample)

@@ -125,7 +125,7 @@ def link(attention: Tensor, discard: float) -> Tensor:
 def attention_distance(model: nn.Module, x: Tensor) -> Tensor:
     """How far attention reaches, in pixels, by layer and head: [L, H].
 
-    The mean over patches and pictures of Σ_j A_ij·|p_i − p_j|, each row taken over the patches alone and made to sum
+    The mean over patches and images of Σ_j A_ij·|p_i − p_j|, each row taken over the patches alone and made to sum
     to 1. Uniform attention over 224×224 reaches 116 pixels. Stages of Swin differ in heads: missing ones are NaN.
     """
     inner, size = seeing(model), (x.shape[2], x.shape[3])
@@ -166,7 +166,7 @@ def attention_entropy(model: nn.Module, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def by_layer_and_head(model: Any, x: Tensor, function: Callable[[Tensor, TokenLayout], Tensor]) -> Tensor:
-    """The mean over the pictures of function(maps, layout) -> [B, H], for every layer as it comes: [L, H]."""
+    """The mean over the images of function(maps, layout) -> [B, H], for every layer as it comes: [L, H]."""
     totals: dict[int, Tensor] = {}
     for part in portions(model, x):
 

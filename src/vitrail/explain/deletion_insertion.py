@@ -1,7 +1,7 @@
 """Which explanation to believe: take away what it calls important, and see whether the model minds.
 
 Deletion hides patches from the most salient to the least; a good explanation makes the probability fall early.
-Insertion starts from a blank picture and brings them back in the same order; a good one makes it rise early. Hidden
+Insertion starts from a blank image and brings them back in the same order; a good one makes it rise early. Hidden
 means the mean colour, zero after normalisation. No explanation is judged by its looks.
 """
 
@@ -18,7 +18,7 @@ from vitrail.explain.looking import Target, at_rest, cell_size, class_logits, se
 from vitrail.explain.methods import METHODS, NEED_ALL_PAIRS, Method, methods_for
 from vitrail.models import SwinTransformer
 
-FEWEST = 20  # pictures for an interval
+FEWEST = 20  # images for an interval
 STEPS = 14  # with 14×14 patches, one row's worth at a time
 
 
@@ -26,8 +26,8 @@ STEPS = 14  # with 14×14 patches, one row's worth at a time
 class Curves:
     """The probability of the target while patches go, or come, in steps of equal size; both [B, steps + 1]."""
 
-    deletion: Tensor  # from the whole picture to the blank one
-    insertion: Tensor  # from the blank picture to the whole one
+    deletion: Tensor  # from the whole image to the blank one
+    insertion: Tensor  # from the blank image to the whole one
 
     @property
     def deletion_auc(self) -> Tensor:
@@ -55,9 +55,9 @@ def faithfulness(
     multi_label: bool = False,
     batch_size: int = 64,
 ) -> Curves:
-    """Deletion and insertion curves of `saliency` [B, h, w] on the pictures x [B, C, H, W] it was made for.
+    """Deletion and insertion curves of `saliency` [B, h, w] on the images x [B, C, H, W] it was made for.
 
-    `target` is the class whose probability is followed, the predicted one by default. `batch_size` masked pictures are
+    `target` is the class whose probability is followed, the predicted one by default. `batch_size` masked images are
     in memory at a time.
     """
     inner = seeing(model)
@@ -93,7 +93,7 @@ def faithfulness(
 
 @dataclass(frozen=True)
 class Row:
-    """One method over a set of pictures. Differences are paired, picture by picture, with 95 % bootstrap intervals."""
+    """One method over a set of images. Differences are paired, image by image, with 95 % bootstrap intervals."""
 
     method: str
     deletion: float
@@ -155,10 +155,10 @@ def compare(
     multi_label: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> Comparison:
-    """The methods (all that the model allows, by default) side by side on batches of pictures, x or (x, target).
+    """The methods (all that the model allows, by default) side by side on batches of images, x or (x, target).
 
     One batch is in memory at a time. Random order and raw last-layer attention are what a method has to beat.
-    `advance` is called after each picture.
+    `advance` is called after each image.
     """
     chosen = usable(model, methods)
     curves: dict[str, list[Curves]] = {name: [] for name in chosen}
@@ -204,8 +204,8 @@ def usable(model: nn.Module, methods: Sequence[str] | Mapping[str, Method] | Non
 
 
 def paired(values: np.ndarray, others: np.ndarray, rounds: int = 2000) -> tuple[float, float, float]:
-    """The mean difference, and the 95 % percentile interval of it over pictures drawn again with replacement; NaN below
-    `FEWEST` pictures, of which the same few would be drawn again and again."""
+    """The mean difference, and the 95 % percentile interval of it over images drawn again with replacement; NaN below
+    `FEWEST` images, of which the same few would be drawn again and again."""
     difference = (values - others).astype(np.float64)
     if len(difference) < FEWEST:
         return float(difference.mean()), math.nan, math.nan

@@ -1,4 +1,4 @@
-"""Maps as pixels: overlays on the picture that the model saw, and mosaics. Arrays in, uint8 arrays out.
+"""Maps as pixels: overlays on the image that the model saw, and mosaics. Arrays in, uint8 arrays out.
 
 One cell of a map is one patch, and is drawn as one: smoothed maps look finer than what the model knows. Colours run
 from 0 to the largest value of that map, so two maps can be compared in place, not in strength.
@@ -20,7 +20,7 @@ GREY = np.array([0.299, 0.587, 0.114])  # how bright the eye finds red, green an
 
 
 def pixels(picture: Array | Tensor) -> Array:
-    """A picture as float [H, W, 3] in 0 … 1, from uint8 [H, W, C] or from a tensor [C, H, W] in 0 … 1."""
+    """An image as float [H, W, 3] in 0 … 1, from uint8 [H, W, C] or from a tensor [C, H, W] in 0 … 1."""
     if isinstance(picture, Tensor):
         found = picture.permute(1, 2, 0).clamp(0, 1).double().numpy()
     else:
@@ -50,7 +50,7 @@ def over_pixels(cells: Array, cell: tuple[int, int], size: tuple[int, int]) -> A
 
 
 def overlay(picture: Array | Tensor, values: Array | Tensor, cell: tuple[int, int], strength: float = 0.8) -> Array:
-    """The picture in grey, and over it the map from dark to bright: uint8 [H, W, 3]."""
+    """The image in grey, and over it the map from dark to bright: uint8 [H, W, 3]."""
     light = pixels(picture)
     heat = over_pixels(scaled(values), cell, light.shape[:2])
     colour = matplotlib.colormaps["inferno"](heat)[..., :3]
@@ -98,7 +98,7 @@ def head_mosaic(
     side: int = 112,
     between: Sequence[int] = PAPER,
 ) -> Array:
-    """Attention [H, h, w] of every layer over the picture: a column per layer, a row per head, their mean at the end.
+    """Attention [H, h, w] of every layer over the image: a column per layer, a row per head, their mean at the end.
     Where layers differ in heads, as in Swin, rows would mean nothing: then their mean alone."""
     columns = []
     for maps, cell in zip(layers, cells, strict=True):
@@ -108,7 +108,7 @@ def head_mosaic(
 
 
 def head_names(layers: Sequence[Tensor]) -> list[str]:
-    """Of the rows of `head_mosaic`, counted from 1, as all pictures and pages count."""
+    """Of the rows of `head_mosaic`, counted from 1, as all images and pages count."""
     counts = {len(maps) for maps in layers}
     return ["mean"] if counts == {1} or len(counts) > 1 else [*(f"head {i + 1}" for i in range(counts.pop())), "mean"]
 
@@ -127,7 +127,7 @@ def position_mosaic(similarity: Tensor, gap: int = 2, side: int = 900, between: 
 def filter_mosaic(
     filters: Tensor, across: int = 7, zoom: int = 5, gap: int = 6, between: Sequence[int] = PAPER
 ) -> Array:
-    """Filters [k, C, p, q] as small pictures, zero in mid-grey, each by its own largest weight."""
+    """Filters [k, C, p, q] as small images, zero in mid-grey, each by its own largest weight."""
     half = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     shown = (0.5 + 0.5 * filters / half).numpy().transpose(0, 2, 3, 1)  # k p q C
     shown = shown.repeat(3, axis=3) if shown.shape[3] == 1 else shown

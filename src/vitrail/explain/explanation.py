@@ -1,4 +1,4 @@
-"""One picture explained: the arrays, the figures of them, and how a notebook or a folder shows them."""
+"""One image explained: the arrays, the figures of them, and how a notebook or a folder shows them."""
 
 import math
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ from vitrail.models.preprocessing import IMAGENET
 from vitrail.report.drawing import data_uri
 from vitrail.whole import whole
 
-STEPS = 10  # of the curves of one picture: each method costs 2·10 forwards
-LOOKED_AT = 448  # pixels, about: the shorter side of a picture that is written to be looked at
-LONGEST = 2048  # pixels: no picture is enlarged beyond
+STEPS = 10  # of the curves of one image: each method costs 2·10 forwards
+LOOKED_AT = 448  # pixels, about: the shorter side of an image that is written to be looked at
+LONGEST = 2048  # pixels: no image is enlarged beyond
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(ImageMaps):
-    """What a model made of one picture, and how it is shown: on a line, in a notebook, as files."""
+    """What a model made of one image, and how it is shown: on a line, in a notebook, as files."""
 
     def __repr__(self) -> str:
         """One line; the tensors are there by name."""
@@ -47,7 +47,7 @@ class Explanation(ImageMaps):
         return f"Explanation({self.name}, {size}: {best}{asked}; maps: {', '.join(self.maps) or 'none'})"
 
     def figure(self) -> Figure:
-        """The picture and every map over it."""
+        """The image and every map over it."""
         title = f"{self.classes[0][0]}, {self.classes[0][1]:.0%}" if self.classes else "Picture"
         cells = {method: self.cell(values) for method, values in self.maps.items()}
         return figures.saliency_figure(self.picture, self.maps, cells, title)
@@ -66,7 +66,7 @@ class Explanation(ImageMaps):
         return found
 
     def save_pictures(self, folder: str | Path) -> list[Path]:
-        """Every overlay and figure as a PNG; overlays of a small picture in a size to look at."""
+        """Every overlay and figure as a PNG; overlays of a small image in a size to look at."""
         short, long = sorted(self.picture.shape[:2])
         folder, zoom = Path(folder), max(1, min(round(LOOKED_AT / short), LONGEST // long))
         written = {name: encoded(one) for name, one in self.overlays(zoom).items()}
@@ -109,7 +109,7 @@ def explain_picture(
     mean: tuple[float, ...] = IMAGENET["mean"],
     std: tuple[float, ...] = IMAGENET["std"],
 ) -> Explanation:
-    """Everything that can be said of one picture: `picture` uint8 [H, W, C] as it is shown, x [1, C, H, W] as the model
+    """Everything that can be said of one image: `picture` uint8 [H, W, C] as it is shown, x [1, C, H, W] as the model
     takes it. `layer` is where raw attention, Grad-CAM and token colours look; the model's own choice by default. With
     `steps=0` the deletion and insertion curves, the longest part, are left out."""
     inner = seeing(model)
@@ -171,7 +171,7 @@ def explain_picture(
 
 
 def portrait(model: nn.Module, size: Grid | None) -> Portrait:
-    """Of the model as it takes pictures of this size; without one, for pictures of several, at its own, and without the
+    """Of the model as it takes images of this size; without one, for images of several, at its own, and without the
     figures of attending to all alike, which differ from size to size."""
     inner = seeing(model)
     filters = patch_filters(inner) if inner.patch.weight.shape[1] in (1, 3) else None
@@ -188,7 +188,7 @@ def portrait(model: nn.Module, size: Grid | None) -> Portrait:
 
 
 def alike(inner: Any, size: Grid) -> tuple[float, float] | tuple[None, None]:
-    """Distance and entropy of attending to all alike, on pictures of this size; none in Swin, whose stages differ."""
+    """Distance and entropy of attending to all alike, on images of this size; none in Swin, whose stages differ."""
     if isinstance(inner, SwinTransformer):
         return None, None
     h, w = inner.token_grid(*size)

@@ -45,7 +45,7 @@ def name_of(method: str) -> str:
 def saliency_figure(
     picture: Array, maps: Mapping[str, Tensor], cells: Mapping[str, tuple[int, int]], title: str | None = None
 ) -> Figure:
-    """The picture, and each map over it, in a row."""
+    """The image, and each map over it, in a row."""
     figure, axes = _row(1 + len(maps))
     _show(axes[0], as_bytes(pixels(picture)), title or "Picture")
     for ax, (method, values) in zip(axes[1:], maps.items(), strict=True):
@@ -118,7 +118,7 @@ def filters_figure(filters: Tensor, share: Tensor) -> Figure:
 
 
 def pca_figure(picture: Array, colours: Tensor, cell: tuple[int, int]) -> Figure:
-    """The picture, and its patch tokens coloured by their three principal components."""
+    """The image, and its patch tokens coloured by their three principal components."""
     figure, axes = _row(2)
     light = pixels(picture)
     _show(axes[0], as_bytes(light), "Picture")
@@ -138,7 +138,7 @@ def similarity_figure(picture: Array, values: Tensor, cell: tuple[int, int], tok
 
 
 def reconstruction_figure(found: Reconstruction) -> Figure:
-    """A row per picture: as it is, what the encoder saw, and what the decoder painted."""
+    """A row per image: as it is, what the encoder saw, and what the decoder painted."""
     count = len(found.original)
     height, width = found.original.shape[2:]
     figure = blank(5.4, 0.3 + 1.8 * count * height / width)
@@ -152,7 +152,7 @@ def reconstruction_figure(found: Reconstruction) -> Figure:
 
 
 def curves_figure(curves: Mapping[str, Curves]) -> Figure:
-    """Deletion and insertion, a line per method, the mean over the pictures; areas in the legend."""
+    """Deletion and insertion, a line per method, the mean over the images; areas in the legend."""
     down = {name: one.deletion.mean(dim=0) for name, one in curves.items()}
     up = {name: one.insertion.mean(dim=0) for name, one in curves.items()}
     return mean_curves_figure(down, up)

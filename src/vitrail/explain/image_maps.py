@@ -26,7 +26,7 @@ class ImageMaps:
     curves: dict[str, Curves]  # by method, and of random order
     attention: list[Tensor]  # by layer, [H, h, w], of the class token or of the mean patch
     attention_of: str  # which of the two
-    layer: int  # of raw attention among the maps, and of the token colours; from 0, where pictures say block 1
+    layer: int  # of raw attention among the maps, and of the token colours; from 0, where images say block 1
     pca: Tensor  # [h, w, 3], the patch tokens as colours
     distance: Tensor  # [L, H] in pixels
     entropy: Tensor  # [L, H] in nats
@@ -41,7 +41,7 @@ class ImageMaps:
         return self.cells[(values.shape[-2], values.shape[-1])]
 
     def overlays(self, zoom: int = 1) -> dict[str, Array]:
-        """The picture, each map over it, and the tokens as colours: uint8 [H, W, 3], each side `zoom` times as long."""
+        """The image, each map over it, and the tokens as colours: uint8 [H, W, 3], each side `zoom` times as long."""
         light = enlarged(as_bytes(pixels(self.picture)), zoom)
 
         def cell(values: Tensor) -> Grid:

@@ -1,4 +1,4 @@
-"""What every look inside needs: the part that sees the picture, at rest, its classes, and how large its cells are."""
+"""What every look inside needs: the part that sees the image, at rest, its classes, and how large its cells are."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ Target = int | Sequence[int] | Tensor | None
 
 
 def seeing(model: nn.Module) -> Any:
-    """The module that takes whole pictures: the encoder of an MAE, and what `torch.compile` has wrapped."""
+    """The module that takes whole images: the encoder of an MAE, and what `torch.compile` has wrapped."""
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, MaskedAutoencoder):
         return model.encoder
@@ -50,7 +50,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def graph(x: Tensor) -> Iterator[Tensor]:
-    """The pictures as a leaf to differentiate to, also for a caller under `no_grad` or `inference_mode`. With
+    """The images as a leaf to differentiate to, also for a caller under `no_grad` or `inference_mode`. With
     `autograd.grad` to this leaf no parameter gets a gradient."""
     with torch.inference_mode(False), torch.enable_grad():
         yield x.detach().clone().requires_grad_()
@@ -69,7 +69,7 @@ def class_logits(model: Any, x: Tensor) -> Tensor:
 
 
 def targets(logits: Tensor, target: Target) -> Tensor:
-    """One class per picture, [B]: the predicted one where nothing else is asked for."""
+    """One class per image, [B]: the predicted one where nothing else is asked for."""
     if target is None:
         return logits.argmax(dim=-1)
     chosen = torch.as_tensor(target, device=logits.device).long()
@@ -89,7 +89,7 @@ def strides(model: Any) -> list[Grid]:
 
 
 def cell_size(model: nn.Module, grid: Grid, size: Grid) -> Grid:
-    """Pixels that one cell of a map stands for, on a picture of `size`. The last row and column may reach past it: the
+    """Pixels that one cell of a map stands for, on an image of `size`. The last row and column may reach past it: the
     model pads with zeros there."""
     for stride in strides(seeing(model)):
         if ceil_div(size, stride) == tuple(grid):
@@ -110,7 +110,7 @@ def refuse_swin(model: Any, what: str, instead: str) -> None:
         )
 
 
-MAP_BYTES = 2**28  # of one layer's maps at a time, unless a single picture has more
+MAP_BYTES = 2**28  # of one layer's maps at a time, unless a single image has more
 
 
 def portions(model: Any, x: Tensor) -> tuple[Tensor, ...]:

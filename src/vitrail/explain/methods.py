@@ -44,7 +44,7 @@ def followed_attention(model: nn.Module, x: Tensor, target: Target = None) -> Te
 
 
 def random_order(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """No explanation at all, to compare with: noise, and the same noise whenever the same picture comes."""
+    """No explanation at all, to compare with: noise, and the same noise whenever the same image comes."""
     grid = seeing(model).token_grid(x.shape[2], x.shape[3])
     seeds = (x.double().abs().sum(dim=(1, 2, 3)) * 1e3).long().tolist()
     return torch.stack([torch.rand(grid, generator=torch.Generator().manual_seed(seed)) for seed in seeds])

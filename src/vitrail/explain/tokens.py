@@ -21,7 +21,7 @@ def token_pca(model: nn.Module, x: Tensor, layer: int | None = None) -> Tensor:
     """The patch tokens as colours, by their first three principal components: sRGB [B, h, w, 3] in 0 … 1.
 
     Tokens alike have colours alike: the main direction goes from blue to gold, the second from green to red, the third
-    from dark to light. The components are those of the whole batch, so that equal colours in two pictures mean equal
+    from dark to light. The components are those of the whole batch, so that equal colours in two images mean equal
     things.
     """
     tokens = _tokens(model, x, layer)[1]
@@ -53,7 +53,7 @@ def _tokens(model: nn.Module, x: Tensor, layer: int | None) -> tuple[Tensor, Ten
 def position_similarity(model: nn.Module, grid: Grid | None = None) -> Tensor:
     """The cosine between the positions of every two patches: [h, w, h, w]; `[r, c]` is the map of patch (r, c).
 
-    Of the vectors that are added to the patches, resized to `grid` as a picture of that size would have them. Rotary
+    Of the vectors that are added to the patches, resized to `grid` as an image of that size would have them. Rotary
     positions turn instead of adding: there it is the cosine of the angles between two places, averaged.
     """
     inner = seeing(model)
@@ -92,7 +92,7 @@ def _signed(directions: Tensor) -> Tensor:
 
 
 class Reconstruction(NamedTuple):
-    """Pictures [B, C, H, W] with values from 0 to 1, and the mask [B, h, w], true where a patch was hidden."""
+    """Images [B, C, H, W] with values from 0 to 1, and the mask [B, h, w], true where a patch was hidden."""
 
     original: Tensor
     masked: Tensor  # hidden patches in grey
@@ -130,7 +130,7 @@ def reconstruct(
         mask = torch.as_tensor(mask, device=x.device).bool()
         if mask.shape not in ((h, w), (len(x), h, w)):
             raise VitrailError(f"The mask is {list(mask.shape)}; the pictures have {h}×{w} patches.")
-        with at_rest(mae):  # one by one: pictures may have masks of different sizes
+        with at_rest(mae):  # one by one: images may have masks of different sizes
             done = [_hiding(mae, one, rows) for one, rows in zip(x.split(1), mask.expand(len(x), h, w), strict=True)]
         painted, hidden = (torch.cat(parts) for parts in zip(*done, strict=True))
     p, q = mae.settings.patch_size

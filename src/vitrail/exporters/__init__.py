@@ -54,13 +54,13 @@ def export(
 ) -> Exported:
     """Writes a model for other programs: `to` is onnx, timm, hf (transformers) or torchvision; all in fp32.
 
-    The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same pictures as the
+    The file is read back, as ONNX by onnxruntime and else by our own reader, and asked about the same images as the
     model; if answers differ by more than 1e-3, or if one in fifty of a detector's boxes is another, nothing is kept.
     `out` defaults to a name beside the model's own.
 
-    ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one picture at
+    ONNX takes any batch and, but for Swin and for segmenters, any height and width; that of a detector, one image at
     a time, of any height and width. Labels, preprocessing and what the run said of itself travel in it, so that
-    `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects pictures in. `told` is
+    `vitrail.load("model.onnx")` is the run. `image_size` is the size it expects images in. `told` is
     called with a sentence before what may take a while.
     """
     start = time.perf_counter()

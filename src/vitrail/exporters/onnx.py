@@ -2,8 +2,8 @@
 
 The graph has one input, `images` [B, C, H, W], normalised, and the outputs `logits` [B, classes] and `features` [B, D];
 that of a segmenter has `logits` [B, classes, H, W] alone, for one height and width. That of a detector takes one
-picture of any height and width, and has `boxes` [n, 4], `scores` [n], `labels` [n] and, of a Mask R-CNN, `masks`
-[n, 28, 28]. What a picture needs before and its classes' names after travel in the file's metadata.
+image of any height and width, and has `boxes` [n, 4], `scores` [n], `labels` [n] and, of a Mask R-CNN, `masks`
+[n, 28, 28]. What an image needs before and its classes' names after travel in the file's metadata.
 """
 
 import logging

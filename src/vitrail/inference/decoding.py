@@ -1,4 +1,4 @@
-"""What a predictor is shown: each picture as one view or several, decoded in threads ahead of the model."""
+"""What a predictor is shown: each image as one view or several, decoded in threads ahead of the model."""
 
 import os
 from collections import deque
@@ -76,7 +76,7 @@ def decoded(images: Iterable[Any], pre: Preprocessing, batch_size: int, crops: i
     def submit(source: Any) -> tuple[Any, Future[np.ndarray]]:
         if isinstance(source, str | bytes | PathLike | Sample):
             return source, pool.submit(read, source)
-        try:  # a file or a picture that its owner has open is no business of another thread
+        try:  # a file or an image that its owner has open is no business of another thread
             return source, pool.submit(show, to_image(source))
         except VitrailError as error:
             failed: Future[np.ndarray] = Future()

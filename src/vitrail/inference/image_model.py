@@ -1,4 +1,4 @@
-"""`PictureModel`: a model and its preprocessing on a device. Pictures of any kind in, a row of numbers out for each."""
+"""`PictureModel`: a model and its preprocessing on a device. Images of any kind in, a row of numbers out for each."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ class Outcome:
 
 
 class ImageModel:
-    """What a `Predictor` is before it knows any classes: pictures are decoded ahead, shown, and answered one by one."""
+    """What a `Predictor` is before it knows any classes: images are decoded ahead, shown, and answered one by one."""
 
     def __init__(self, model: nn.Module, preprocessing: Preprocessing, device: str | torch.device | None = None):
         try:
@@ -40,7 +40,7 @@ class ImageModel:
             reason = str(error).splitlines()[0].rstrip(".")
             raise VitrailError(f"The device {device!r} can't be used: {reason}; use cpu, or cuda with a GPU.") from None
         self.preprocessing = preprocessing
-        self.trained_on: tuple[int, int] | None = None  # what pictures in their own sizes are compared with
+        self.trained_on: tuple[int, int] | None = None  # what images in their own sizes are compared with
 
     def _outcomes(self, images: Any, function: Function, batch_size: int, flip: bool, crops: int) -> Iterator[Outcome]:
         """One per image, in order and as they come: what the function makes of it, or its error."""
@@ -53,7 +53,7 @@ class ImageModel:
 
     def _of_batch(self, batch: list[Picture], function: Function, flip: bool) -> list[Outcome]:
         outcomes = [Outcome(picture.source, None, picture.error) for picture in batch]
-        groups: dict[tuple[int, ...], list[int]] = {}  # by size, for pictures that are taken as they are
+        groups: dict[tuple[int, ...], list[int]] = {}  # by size, for images that are taken as they are
         for number, picture in enumerate(batch):
             if picture.views is not None:
                 groups.setdefault(picture.views.shape, []).append(number)
@@ -103,7 +103,7 @@ class ImageModel:
 
 
 def far_note(name: str, trained: tuple[int, int], size: tuple[int, int]) -> str | None:
-    """What to know of pictures whose sides are half of those of training, or twice as long, or further away."""
+    """What to know of images whose sides are half of those of training, or twice as long, or further away."""
     if all(max(a / b, b / a) < FAR for a, b in zip(size, trained, strict=True)):
         return None
     own, other = ("×".join(map(str, each)) for each in (trained, size))
@@ -127,7 +127,7 @@ def collected(outcomes: Iterable[Outcome], on_error: str) -> list[Outcome]:
             raise one.error
         if one.error:
             warnings.warn(f"skipped: {one.error}", stacklevel=3)
-        found.append(replace(one, image=None))  # a list of results does not keep the pictures in memory
+        found.append(replace(one, image=None))  # a list of results does not keep the images in memory
     return found
 
 

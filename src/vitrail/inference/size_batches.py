@@ -1,4 +1,4 @@
-"""Pictures in their own sizes, in batches: as many as memory has room for, and those of one size at once to a model."""
+"""Images in their own sizes, in batches: as many as memory has room for, and those of one size at once to a model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,9 +7,9 @@ from PIL import Image
 
 from vitrail.errors import VitrailError
 
-HELD = 2**26  # pixels of a batch of pictures in their own sizes: 200 MB
+HELD = 2**26  # pixels of a batch of images in their own sizes: 200 MB
 LARGEST = 2**22  # pixels that a model is given at once
-LARGEST_CPU = 2**18  # with more, the maps between its layers leave a CPU's cache, and a picture takes longer
+LARGEST_CPU = 2**18  # with more, the maps between its layers leave a CPU's cache, and an image takes longer
 
 
 def in_batches(images: Iterable[Image.Image], count: int) -> Iterator[list[Image.Image]]:

@@ -35,7 +35,7 @@ class ClassRows:
     passed, when more than `most` bytes wait, or when someone wants to read.
     """
 
-    # Nine layers of ViT-B/16 in half precision at batch 32, or all twelve of one picture of 1024×1024.
+    # Nine layers of ViT-B/16 in half precision at batch 32, or all twelve of one image of 1024×1024.
     most = 2**28
 
     def __init__(self, heads: list[int] | None, to: torch.device | None, last: int):

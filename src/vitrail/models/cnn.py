@@ -18,13 +18,13 @@ from vitrail.models.classifier import Classifier
 from vitrail.models.heads import Head
 
 PREFIX = "tv:"
-SMALL = 64  # pixels; up to here a stem that halves the picture twice leaves too little of it
+SMALL = 64  # pixels; up to here a stem that halves the image twice leaves too little of it
 # Transformers have their own place in the catalog, and SqueezeNet's classifier is a convolution.
 LEFT_OUT = ("vit_", "swin_", "maxvit", "squeezenet")
-# The side of the smallest picture that passes, where it is not one pixel: with torchvision's stem, and with the small.
+# The side of the smallest image that passes, where it is not one pixel: with torchvision's stem, and with the small.
 SMALLEST = {"alexnet": (63, 63), "convnext": (32, 8), "densenet": (29, 8), "googlenet": (15, 15),
             "inception": (75, 75), "vgg": (32, 32)}  # fmt: skip
-OWN_STEM = ("alexnet", "googlenet", "inception", "vgg")  # no small one: they halve the picture all along
+OWN_STEM = ("alexnet", "googlenet", "inception", "vgg")  # no small one: they halve the image all along
 DROPS_PATHS = ("convnext", "efficientnet")
 
 
@@ -37,7 +37,7 @@ class CNNSettings:
     channels: int = 3
     num_classes: int = 1000  # 0: no head, the model gives the pooled features
     # small: a first convolution of 3×3 without a stride and no max-pooling after it, as ResNets for CIFAR have it.
-    stem: str = "auto"  # usual | small; auto: small for pictures of at most 64 pixels
+    stem: str = "auto"  # usual | small; auto: small for images of at most 64 pixels
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class CNNSettings:
 
     @property
     def patch_size(self) -> tuple[int, int]:
-        """The smallest picture that passes; in other models that is a patch."""
+        """The smallest image that passes; in other models that is a patch."""
         usual, small = next((sides for name, sides in SMALLEST.items() if self.arch.startswith(name)), (1, 1))
         side = small if self.small_stem else usual
         return side, side
@@ -80,7 +80,7 @@ class ConvNet(Classifier):
     def __init__(self, settings: CNNSettings | None = None, **changes):
         super().__init__()
         s = replace(settings or CNNSettings(), **changes)
-        # Settled here, so that the model keeps its stem when its pictures change their size.
+        # Settled here, so that the model keeps its stem when its images change their size.
         self.settings = s = replace(s, stem="small" if s.small_stem else "usual")
         self.body, width = _body(s)
         self.batch_norm = any(isinstance(module, _BatchNorm) for module in self.body.modules())

@@ -113,7 +113,7 @@ def _cpvt() -> list[Entry]:
 
 def _small_images() -> list[Entry]:
     """The plain ViT of the published small-data tables, 2.7 M parameters: for CIFAR (32) and Tiny-ImageNet (64); a
-    hybrid of the same grid, twice as large, with convolutions in its stem and before every block; and two for pictures
+    hybrid of the same grid, twice as large, with convolutions in its stem and before every block; and two for images
     of a few pixels, such as scikit-learn's digits, that a laptop trains in a minute."""
     mini: dict[str, Any] = {"width": 192, "depth": 9, "heads": 12, "mlp_ratio": 2.0}
     nano: dict[str, Any] = {"width": 64, "depth": 4, "heads": 4, "mlp_ratio": 2.0}

@@ -196,7 +196,7 @@ class MaskedAutoencoder(Backbone):
     def reconstruct(
         self, x: Tensor, mask_ratio: float | None = None, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The picture with its hidden patches painted in, [B, C, H, W] in the scale of `x`, and the mask [B, 1, H, W].
+        """The image with its hidden patches painted in, [B, C, H, W] in the scale of `x`, and the mask [B, 1, H, W].
 
         With `norm_pix` the model predicts patches without their brightness and contrast. Both are taken from the true
         patch, as the paper's figures do: what is shown is the structure that was predicted.

@@ -1,5 +1,5 @@
 """The convolutional stems of the hybrid: the paper's ResNet with weight-standardised convolutions and group norm, and
-a light one for small pictures.
+a light one for small images.
 
 Padding is TensorFlow's "SAME" (computed from the size at hand, the odd pixel right and bottom), which is what the
 published hybrid weights were trained with.

@@ -1,9 +1,9 @@
-"""Pictures larger than a model can take at once, in overlapping windows.
+"""Images larger than a model can take at once, in overlapping windows.
 
 In the overlaps the logits of neighbours are blended with weights that fall off linearly and add up to one; a pixel that
 one window alone covers keeps that window's logits to the bit. Windows are taken in bands from top to bottom, and a band
-is handed out as soon as no later window touches it. So besides the picture there is never more in memory than twice the
-logits of one band, classes × window height × picture width, and what the model needs for one window.
+is handed out as soon as no later window touches it. So besides the image there is never more in memory than twice the
+logits of one band, classes × window height × image width, and what the model needs for one window.
 """
 
 import math
@@ -28,7 +28,7 @@ def bands(
     """(first row, logits [B, classes, rows, W]), from top to bottom, on the device of `x`.
 
     `overlap` is the least share of a window that its neighbour sees too. `prepare` is applied to each window before the
-    model, such as a normalisation, so that the picture itself may stay in bytes. Windows go to the model's device.
+    model, such as a normalisation, so that the image itself may stay in bytes. Windows go to the model's device.
     """
     size = pair(window, "window")
     if not 0 <= overlap < 1:

@@ -34,7 +34,7 @@ def load(
     `hf://org/name`, or a catalog name; without any, the model that ships inside.
 
     `architecture` names the one of a bare checkpoint that could be of several. `image_size` changes the size that
-    pictures are brought to (the model takes any), and `fit` how: crop, pad, stretch or native. `base` is what an
+    images are brought to (the model takes any), and `fit` how: crop, pad, stretch or native. `base` is what an
     adapter.safetensors stands on, where that is not found by itself.
     """
     source = default_model() if source is None else fspath(source)
@@ -54,14 +54,14 @@ def load(
     if own.fit == "native":
         return predictor
     if pre.fit == "native":
-        predictor.trained_on = own.size  # how far the pictures are from it, is seen when they come
+        predictor.trained_on = own.size  # how far the images are from it, is seen when they come
     elif note := far_note(checkpoint.name or source, own.size, pre.size):
         warnings.warn(note, stacklevel=2)
     return predictor
 
 
 def _looking(net: Any, pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: str | None) -> Preprocessing:
-    """A detector takes pictures whole and sizes them itself, by their short side."""
+    """A detector takes images whole and sizes them itself, by their short side."""
     if fit not in (None, "native") or not isinstance(image_size, int | None):
         raise VitrailError("A detector looks at whole pictures: give the short side as image_size, and no fit.")
     if image_size is not None:
@@ -88,7 +88,7 @@ def _load_onnx(
 
 
 def _check_side(pre: Preprocessing, patch: tuple[int, int]) -> None:
-    """Better refused now than once for every picture."""
+    """Better refused now than once for every image."""
     if pre.size[0] < patch[0] or pre.size[1] < patch[1]:
         size, least = ("×".join(map(str, side)) for side in (pre.size, patch))
         raise VitrailError(f"image_size {size} is smaller than one patch of {least}.")
@@ -99,5 +99,5 @@ def _changed(pre: Preprocessing, image_size: int | tuple[int, int] | None, fit: 
         pre = replace(pre, size=pair(image_size, "image_size"))
     if fit is not None:
         pre = replace(pre, fit=fit)
-        fit_image(Image.new("RGB", (8, 8)), pre)  # better refused now than with the first picture
+        fit_image(Image.new("RGB", (8, 8)), pre)  # better refused now than with the first image
     return pre

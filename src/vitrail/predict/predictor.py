@@ -36,7 +36,7 @@ class Prediction:
 
 
 class Predictor(ImageModel):
-    """Pictures in, classes or features out. Pictures are paths, PIL images, arrays or tensors; one, or many.
+    """Images in, classes or features out. Images are paths, PIL images, arrays or tensors; one, or many.
 
     Many may be an iterator over more than memory holds: they are decoded in threads, a few batches ahead of the model.
     `flip` also shows the mirror image, and `crops` (5 or 9) windows at the corners (and edges); the answer is then the
@@ -142,7 +142,7 @@ class Predictor(ImageModel):
         layer: int | None = None,
         faithfulness: bool = True,
     ) -> "Explanation":
-        """What the model sees in one picture, and why it says what it says: maps, attention, and curves that tell which
+        """What the model sees in one image, and why it says what it says: maps, attention, and curves that tell which
         map to believe. A notebook draws it; `.figure()` gives the figure, `.save(folder)` writes PNGs and a page.
 
         `target` is the class to explain, by label or index, the likeliest by default. `methods` are names of
@@ -178,10 +178,10 @@ class Predictor(ImageModel):
         return replace(found, model=self.name or "")
 
     def segment(self, image: Any, window: int | None = None, overlap: float = 0.25) -> "Segmentation":
-        """The class of every pixel of one picture, of a model that was trained to segment: `.mask`, `.shares`,
+        """The class of every pixel of one image, of a model that was trained to segment: `.mask`, `.shares`,
         `.overlay()`, `.save(folder)`.
 
-        The picture is brought to the model's size and the answer back to its own. With a `window`, such as 512, it is
+        The image is brought to the model's size and the answer back to its own. With a `window`, such as 512, it is
         looked at in its own size instead, through windows of that side that overlap by at least this share.
         """
         return next(self.segmentations([image], window, overlap))
@@ -193,8 +193,8 @@ class Predictor(ImageModel):
         return self.answers("segment", images, batch_size, window=window, overlap=overlap)
 
     def detect(self, image: Any, threshold: float | None = None) -> "Detections":
-        """What a model that was trained to detect finds on one picture, the surest first: each with `.label`,
-        `.probability` and `.box` (x0, y0, x1, y1 in the picture's pixels); `.drawing()` shows them.
+        """What a model that was trained to detect finds on one image, the surest first: each with `.label`,
+        `.probability` and `.box` (x0, y0, x1, y1 in the image's pixels); `.drawing()` shows them.
 
         `threshold` is the probability from which on; by default the one that suited the run's validation images best.
         """

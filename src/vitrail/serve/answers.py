@@ -68,7 +68,7 @@ def leave_a_core() -> None:
 
 
 class Studio:
-    """The models, the pictures, and the one thread that computes: two forward passes at once would need twice the
+    """The models, the images, and the one thread that computes: two forward passes at once would need twice the
     memory and take as long."""
 
     def __init__(self, lenses: list[Lens], samples: list[Sample]):
@@ -110,7 +110,7 @@ class Studio:
         return self.views.get(wanted, lens, lambda: self.pictures.get(asked.picture))
 
     def look(self, asked: Asked) -> bytes:
-        """Classes, the picture as the model gets it, and the stages on the way."""
+        """Classes, the image as the model gets it, and the stages on the way."""
         view = self.view(asked)
         arrays: dict[str, Any] = {
             "picture": view.pixels,
@@ -165,7 +165,7 @@ class Studio:
 
     def overlay(self, asked: AskedOverlay) -> bytes:
         """Not every analysis is defined for every model. That is an answer and no mistake of the page: the sentence
-        goes where the picture would."""
+        goes where the image would."""
         view = self.view(asked)
         try:
             return tensors({"overlay": view.overlay(asked.name, asked.target)}, {})

@@ -15,7 +15,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# Nothing from outside, nothing inline, no frames around it. blob: is the dropped picture and the PNG that is saved.
+# Nothing from outside, nothing inline, no frames around it. blob: is the dropped image and the PNG that is saved.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -84,7 +84,7 @@ class Guard:
         own = f"http://{headers['host']}".lower()
         from_here = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         if headers.get("origin", own).lower() != own or not from_here:
-            # A link on another page may lead here; its scripts, forms and pictures may not.
+            # A link on another page may lead here; its scripts, forms and images may not.
             if scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate":
                 return None
             return 403, "Only the Studio's own page may ask for this."

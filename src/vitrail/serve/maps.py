@@ -37,7 +37,7 @@ def unpacked(bytes_: Tensor, top: Tensor) -> Tensor:
 
 
 def windows_first(attention: Tensor) -> Tensor:
-    """One picture of a captured layer as [windows, heads, n, n]: ViT [1, H, N, N], Swin [1, windows, H, n, n]."""
+    """One image of a captured layer as [windows, heads, n, n]: ViT [1, H, N, N], Swin [1, windows, H, n, n]."""
     return attention[0] if attention.ndim == 5 else attention
 
 

@@ -1,4 +1,4 @@
-"""The pictures that a Studio knows: what was uploaded to it, and the samples that it offers."""
+"""The images that a Studio knows: what was uploaded to it, and the samples that it offers."""
 
 import hashlib
 import importlib.util
@@ -20,7 +20,7 @@ LARGEST_FILE = 32 * 2**20
 # A 50-megapixel photograph takes 200 MB while it is decoded, one at a time; the limit is checked in its header.
 LARGEST_PICTURE = 50_000_000
 KEPT_BYTES = 64 * 2**20  # of files, as they were sent
-KEPT_PIXELS = 24_000_000  # of decoded pictures, four bytes each: two of a phone's
+KEPT_PIXELS = 24_000_000  # of decoded images, four bytes each: two of a phone's
 MOST_SAMPLES = 12
 
 
@@ -32,7 +32,7 @@ class Sample:
 
 
 class Gone(Exception):
-    """The picture has been forgotten; the page sends it again."""
+    """The image has been forgotten; the page sends it again."""
 
 
 class ImageSet:
@@ -102,7 +102,7 @@ def jpeg(image: Image.Image) -> bytes:
 
 
 def find_samples(folder: Path | None) -> list[Sample]:
-    """Pictures of a folder, or one of each folder inside it; without one, photographs that come with packages."""
+    """Images of a folder, or one of each folder inside it; without one, photographs that come with packages."""
     if folder is None:
         return _installed()
     if not folder.is_dir():

@@ -109,7 +109,7 @@ def called(models: Sequence[str | PathLike[str] | Predictor], found: Sequence[Pr
 
 
 def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample]:
-    """Pictures of the first run, if they are still where they were: those that it was not trained on, if there are."""
+    """Images of the first run, if they are still where they were: those that it was not trained on, if there are."""
     first = None if not models or isinstance(models[0], Predictor) else Path(models[0]).expanduser()
     if first is None or not first.is_dir():
         return []
@@ -119,7 +119,7 @@ def samples_of(models: Sequence[str | PathLike[str] | Predictor]) -> list[Sample
             return []
         if held := _held_out(first / "split.csv", record.recipe.get("refit") == "on"):
             return offered(held, Path(data).resolve())
-        # Where masks lie beside the pictures, they are no samples.
+        # Where masks lie beside the images, they are no samples.
         places = ("test/images", "val/images", "images/test", "images/val", "test", "val", "images", "JPEGImages")
         folders = (Path(data) / place for place in places)
         return find_samples(next((folder for folder in folders if folder.is_dir()), Path(data)))

@@ -1,4 +1,4 @@
-"""A picture's way through a model, stage by stage, each drawn from the tensors of one forward pass.
+"""An image's way through a model, stage by stage, each drawn from the tensors of one forward pass.
 
 Tokens have more dimensions than a screen has colours, so a stage is shown by its first three principal components. A
 component's sign and order are arbitrary: those of the block that `explain` shows are left as it draws them, and each
@@ -32,7 +32,7 @@ class Stage:
 
 @torch.inference_mode()
 def stages(net: Any, x: Tensor) -> list[Stage]:
-    """From pixels to the pooled vector, for one picture [1, C, H, W]."""
+    """From pixels to the pooled vector, for one image [1, C, H, W]."""
     s, swin = net.settings, isinstance(net, SwinTransformer)
     p, q = s.patch_size
     source = x

@@ -1,4 +1,4 @@
-"""What the Studio shows of one picture through one model: computed when asked for, and kept for a while."""
+"""What the Studio shows of one image through one model: computed when asked for, and kept for a while."""
 
 import math
 from collections import OrderedDict
@@ -26,13 +26,13 @@ from vitrail.serve.strip import Stage, stages
 TOP = 5
 KEPT_VIEWS = 24
 KEPT_BYTES = 96 * 2**20  # of everything that the views hold
-SHARP = 720  # short side of the picture behind the overlays, where the file has as many pixels
-LONGEST = 4.0  # a whole picture longer than 4:1 is squeezed to that
+SHARP = 720  # short side of the image behind the overlays, where the file has as many pixels
+LONGEST = 4.0  # a whole image longer than 4:1 is squeezed to that
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A picture as a model gets it, and as a person is shown it."""
+    """An image as a model gets it, and as a person is shown it."""
 
     x: Tensor  # [1, C, H, W], normalised
     image: Image.Image  # its pixels, with the margin that the model adds where the patch does not divide them
@@ -45,7 +45,7 @@ class Fitted:
 
 
 class Lens:
-    """One model of the Studio, and what a page needs to know of it before it has seen a picture."""
+    """One model of the Studio, and what a page needs to know of it before it has seen an image."""
 
     def __init__(self, predictor: Predictor, name: str | None = None):
         self.name = name or predictor.name or type(predictor.model).__name__
@@ -59,7 +59,7 @@ class Lens:
 
     @property
     def longer(self) -> float:
-        """How much longer than its short side a picture may be that is shown in its own shape."""
+        """How much longer than its short side an image may be that is shown in its own shape."""
         short, long = sorted(self.preprocessing.size)
         return long / short if self.sizes_itself else 1.0
 
@@ -107,8 +107,8 @@ class Lens:
         }
 
     def fit(self, image: Image.Image, size: int, fit: str) -> Fitted:
-        """As the model was "trained", with `size` as the short side; or the "whole" picture in its own shape, over as
-        many patches. A detector takes all pictures in their own shape."""
+        """As the model was "trained", with `size` as the short side; or the "whole" image in its own shape, over as
+        many patches. A detector takes all images in their own shape."""
         pre = self.preprocessing
         if self.sizes_itself:
             viewed = viewing_size((image.height, image.width), size, round(size * self.longer))
@@ -129,7 +129,7 @@ class Lens:
 
 
 def sharper(image: Image.Image, fitted: Image.Image, pre: Preprocessing) -> Image.Image:
-    """The same part of the picture at up to `SHARP` pixels, if the file has them."""
+    """The same part of the image at up to `SHARP` pixels, if the file has them."""
     times = min(SHARP, *image.size) / min(fitted.size)
     if times <= 1:
         return fitted
@@ -157,7 +157,7 @@ class Request:
 
 
 class View:
-    """One picture, at one size, with some patches hidden, through one model."""
+    """One image, at one size, with some patches hidden, through one model."""
 
     def __init__(self, lens: Lens, fitted: Fitted, hidden: tuple[int, ...]):
         self.lens, self.net, self.fitted, x = lens, lens.net, fitted, fitted.x
@@ -168,7 +168,7 @@ class View:
         if hidden:
             shown = torch.ones(count, device=x.device, dtype=x.dtype)
             shown[list(hidden)] = 0
-            # Zero after normalisation is the mean colour of the pictures that the model was trained on.
+            # Zero after normalisation is the mean colour of the images that the model was trained on.
             x = x * spread(shown.view(self.grid), lens.stride, (x.shape[2], x.shape[3]))
         self.x, self.hidden = x, hidden
         self.attentions: dict[int, dict[str, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""A few pictures of a data set with their masks or boxes on them, in one image: are the labels where the things are?"""
+"""A few images of a data set with their masks or boxes on them, in one image: are the labels where the things are?"""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ from vitrail.tasks.detect.metrics import there
 from vitrail.tasks.segment.drawing import FAINT, INK, PAPER, coloured, legend, named, palette
 from vitrail.whole import whole
 
-WIDTH, HEIGHT = 400, 300  # of a picture
+WIDTH, HEIGHT = 400, 300  # of an image
 GAP, LETTERS = 12, 15
 
 
 def data_sheet(source: MaskSource | BoxSource, path: str | Path, count: int = 8, seed: int = 0) -> Path:
-    """Two to a row: of masks the picture beside it under its classes, with a legend; boxes with their names."""
+    """Two to a row: of masks the image beside it under its classes, with a legend; boxes with their names."""
     path = Path(path)
     kind = kind_of(path)
     tiles, present = [], np.zeros((1, 0), np.uint8)

@@ -27,7 +27,7 @@ from vitrail.weights.rules import State, group_names
 from vitrail.weights.save import write_weights
 from vitrail.weights.shipped import shipped, shipped_names
 
-# What may differ between a base and the model that was tuned on it: the head, the size of the pictures, randomness.
+# What may differ between a base and the model that was tuned on it: the head, the size of the images, randomness.
 FREE = {"num_classes", "image_size", "tuning", "drop_path", "dropout", "attention_dropout"}
 
 

@@ -149,7 +149,7 @@ def _fit_head(fitted: Fitted, source: ModelSettings, target: ModelSettings, head
 
 
 def _fit_channels(fitted: Fitted, channels: int) -> None:
-    """Three colours to one: their sum, so that a grey picture gives what its copy in three channels gave. To N:
+    """Three colours to one: their sum, so that a grey image gives what its copy in three channels gave. To N:
     repeated, and scaled by 3/N so that the sum keeps its size. A hybrid brings its filters to one size on every call,
     so there both hold only roughly."""
     name = "stem.conv.weight" if "stem.conv.weight" in fitted.state else "patch.weight"

@@ -118,7 +118,7 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def preprocessor_config(pre: Preprocessing) -> dict[str, Any] | None:
-    """The inverse, where transformers has an image processor that does the same: colour pictures, stretched to any size
+    """The inverse, where transformers has an image processor that does the same: colour images, stretched to any size
     or cropped to a square."""
     height, width = pre.size
     crop = pre.fit == "crop"

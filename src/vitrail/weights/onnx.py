@@ -51,11 +51,11 @@ class OnnxModel(nn.Module):
         return self._run(self.outputs[:1], x)[0]
 
     def look_at(self, short_side: int) -> None:
-        """Of a detector: pictures in another size from now on."""
+        """Of a detector: images in another size from now on."""
         self.settings = self.settings.looking_at(short_side)  # type: ignore[union-attr]
 
     def _detect(self, images: Iterable[Tensor]) -> list[dict[str, Tensor]]:
-        """One picture after the other, brought to the size in which it is looked at; boxes back to its own."""
+        """One image after the other, brought to the size in which it is looked at; boxes back to its own."""
         frame, every = dense.detector.Frame(*self.settings.image_size).eval(), []
         for image in images:
             viewed = frame.resize(image)[0]

@@ -1,6 +1,6 @@
-"""Pictures with boxes on their way to a detector: flipped, scaled up and cut or scaled down, normalised.
+"""Images with boxes on their way to a detector: flipped, scaled up and cut or scaled down, normalised.
 
-What happens is a function of (seed, epoch, sample), as in `augment`; pictures keep their aspect and their own sizes,
+What happens is a function of (seed, epoch, sample), as in `augment`; images keep their aspect and their own sizes,
 and the detector pads them to a common one.
 """
 
@@ -33,7 +33,7 @@ FORMAT = 1  # of what a disk cache holds
 @dataclass(frozen=True)
 class BoxPolicy:
     flip: float = 0.5  # probability
-    scale: tuple[float, float] = (0.8, 1.25)  # of the size in which a picture is looked at; beyond 1 it is cut
+    scale: tuple[float, float] = (0.8, 1.25)  # of the size in which an image is looked at; beyond 1 it is cut
 
     def __post_init__(self) -> None:
         if not 0 <= self.flip <= 1:
@@ -147,7 +147,7 @@ class BoxAugmenter:
 
 @dataclass(frozen=True)
 class _Plan:
-    whole: tuple[int, int]  # what the picture is resized to
+    whole: tuple[int, int]  # what the image is resized to
     top: int
     left: int
     cut: tuple[int, int]  # what is cut out of that
@@ -162,7 +162,7 @@ def viewed(
     mode: str = "RGB",
     cache: str = "auto",
 ) -> ImageSet:
-    """Whole pictures, kept no larger than `room` times the size in which they are looked at; None: as they are, which
+    """Whole images, kept no larger than `room` times the size in which they are looked at; None: as they are, which
     is what figures are measured on. One whose size is not what its annotation says can't be read."""
 
     def prepare(sample: Sample) -> np.ndarray:

@@ -44,7 +44,7 @@ class JointPolicy:
 
     scale: tuple[float, float] | None = None  # a crop of this share of the area, resized: torchvision's
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of its width to its height
-    jitter: tuple[float, float] | None = None  # or the picture at a scale, 1 just covers the size, and a window of it
+    jitter: tuple[float, float] | None = None  # or the image at a scale, 1 just covers the size, and a window of it
     flip: float = 0.5  # probability
     colour: float = 0.0  # brightness, contrast and saturation change by a factor of at most 1 ± this
 
@@ -129,8 +129,8 @@ class JointAugmenter:
         return out, maps
 
     def boxes(self, sizes: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """float64 [B, 4]: top, left, height and width, in pixels of the picture, of what fills the size. It may reach
-        beyond the picture."""
+        """float64 [B, 4]: top, left, height and width, in pixels of the image, of what fills the size. It may reach
+        beyond the image."""
         if self.policy.scale is not None:
             return crop_boxes(sizes, drawn[:, _CROP], self.policy.scale, self.policy.ratio).astype(np.float64)
         size = np.array(self.size, np.float64)

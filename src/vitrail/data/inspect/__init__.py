@@ -1,4 +1,4 @@
-"""A look at every picture before anything is learnt from it: what is there, what is broken, what is there twice."""
+"""A look at every image before anything is learned from it: what is there, what is broken, what is there twice."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ from vitrail.errors import VitrailError
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one picture tells when it is decoded."""
+    """What one image tells when it is decoded."""
 
     height: int
     width: int
@@ -74,14 +74,14 @@ class Inspection:
         return [look for looks in self.looks.values() for look in looks if look is not None]
 
     def counts(self, split: str) -> list[int]:
-        """Readable pictures of each class."""
+        """Readable images of each class."""
         pairs = zip(self.source.splits[split], self.looks[split], strict=True)
         counter = Counter(label for sample, look in pairs if look for label in sample.labels)
         return [counter[index] for index in range(len(self.source.classes))]
 
     @property
     def imbalance(self) -> float | None:
-        """The largest class over the smallest, of what is learnt from; None where a class has nothing readable."""
+        """The largest class over the smallest, of what is learned from; None where a class has nothing readable."""
         counts = self.counts(next(iter(self.source.splits)))  # train, if there is one
         smallest = min(counts, default=0)
         return max(counts) / smallest if smallest else None
@@ -124,7 +124,7 @@ class Inspection:
 def inspect(
     source: Source, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Inspection:
-    """Decodes every picture once, in threads; `progress` is called with (done, total)."""
+    """Decodes every image once, in threads; `progress` is called with (done, total)."""
     start = time.perf_counter()
     places = [(split, sample) for split, samples in source.splits.items() for sample in samples]
     looks: dict[str, list[Look | None]] = {split: [] for split in source.splits}
@@ -151,14 +151,14 @@ def inspect(
 
 
 def look_at(sample: Sample) -> Look | str:
-    """What the picture tells, or the reason why it can't be read."""
+    """What the image tells, or the reason why it can't be read."""
     try:
         image = sample.decode()
         kind, mode, turned = _header(sample)
     except VitrailError as error:
         return reason(sample, error)
     pixels = np.asarray(image)  # [H, W, 3]
-    # Processors have instructions for SHA-1; of all that tell a million pictures apart it is the fastest here.
+    # Processors have instructions for SHA-1; of all that tell a million images apart it is the fastest here.
     digest = hashlib.sha1(f"{image.size}".encode(), usedforsecurity=False)
     digest.update(pixels.data)
     return Look(image.height, image.width, digest.digest(), _is_grey(pixels), kind, mode, turned)
@@ -183,7 +183,7 @@ def _header(sample: Sample) -> tuple[str, str, bool]:
 
 
 def _is_grey(pixels: np.ndarray) -> bool:
-    for part in (pixels[::8, ::8], pixels):  # most pictures show a colour at once
+    for part in (pixels[::8, ::8], pixels):  # most images show a colour at once
         if not (part[..., 0] == part[..., 1]).all() or not (part[..., 1] == part[..., 2]).all():
             return False
     return True

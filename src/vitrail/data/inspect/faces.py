@@ -16,7 +16,7 @@ NAMELESS = "pictures without a subject, of which nobody can say whether their pe
 
 @dataclass
 class People(Labelled):
-    people: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # split → subject → class → pictures
+    people: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # split → subject → class → images
 
     @property
     def flawed(self) -> bool:

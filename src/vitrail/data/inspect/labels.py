@@ -62,7 +62,7 @@ def labelled_values(source: ValueSource) -> Numbers:
 
 
 def labelled(source: Source) -> Labelled | None:
-    """Of masks, boxes or numbers; nothing of pictures with classes alone."""
+    """Of masks, boxes or numbers; nothing of images with classes alone."""
     if isinstance(source, ValueSource):
         return labelled_values(source)
     if isinstance(source, MaskSource):

@@ -1,4 +1,4 @@
-"""A picture of what the model will see: a few images of a source under each way to fit them."""
+"""An image of what the model will see: a few images of a source under each way to fit them."""
 
 import math
 import warnings
@@ -37,7 +37,7 @@ def picture(
 ) -> Path:
     """Draws the widest, the tallest and the smallest image and some of different classes, beside their three fits.
 
-    `pre` is how the model prepares its pictures. `found` is what `inspect` gave, and saves decoding again to find the
+    `pre` is how the model prepares its images. `found` is what `inspect` gave, and saves decoding again to find the
     extremes; without it, they are looked for among a hundred images. The file's suffix chooses its kind: .png, .jpg or
     .pdf.
     """

@@ -1,9 +1,9 @@
-"""Pictures in one array: an `.npz` file, as NumPy saves it.
+"""Images in one array: an `.npz` file, as NumPy saves it.
 
     np.savez("cifar.npz", train_images=…, train_labels=…, test_images=…, test_labels=…, classes=[…])
 
 Images are uint8, [n, height, width, 3], or [n, height, width] or [n, height, width, 1] for grey. Labels are numbers or
-names, [n]; or 0 and 1, [n, classes], where a picture may have several. Where each has exactly one 1 that is its one
+names, [n]; or 0 and 1, [n, classes], where an image may have several. Where each has exactly one 1 that is its one
 label. `classes` names the numbers. Without splits the keys are `images` and `labels`. Keras' names (`x_train`,
 `y_train`) are read as well.
 
@@ -28,7 +28,7 @@ Labels = list[tuple[int, ...]]
 
 
 class ImageArray:
-    """One array of pictures. `data` is what `vitrail.data.image_set` takes whole, where no image has to be changed."""
+    """One array of images. `data` is what `vitrail.data.image_set` takes whole, where no image has to be changed."""
 
     def __init__(self, path: Path, key: str, data: np.ndarray):
         self.path, self.key, self.data = path, key, data
@@ -129,7 +129,7 @@ def _check_images(images: np.ndarray, key: str, name: str) -> None:
 def _labelled(
     given: dict[str, np.ndarray], names: list[str] | None, name: str
 ) -> tuple[list[str], dict[str, Labels], bool]:
-    """The classes, the labels of each split as class indices, and whether a picture may have several."""
+    """The classes, the labels of each split as class indices, and whether an image may have several."""
     given = {split: each[:, 0] if each.ndim == 2 and each.shape[1] == 1 else each for split, each in given.items()}
     if not given:
         return names or [], {}, False
@@ -163,7 +163,7 @@ def _labelled(
     unknown = [word for value, word in zip(values, words, strict=True) if at[value] < 0]
     if unknown:
         raise VitrailError(f"{name} has labels that are none of its {len(classes)} classes: {some(unknown)}.")
-    one = {value: (number,) for value, number in at.items()}  # one tuple for each class, not for each picture
+    one = {value: (number,) for value, number in at.items()}  # one tuple for each class, not for each image
     return classes, {split: [one[value] for value in each.tolist()] for split, each in given.items()}, False
 
 

@@ -1,7 +1,7 @@
 """`open_source`: whatever a person calls their data → classes and samples.
 
 A folder of class folders, a CSV or Parquet table, tar shards, an array, or a data set by its name; each kind has a file
-of its own, and nothing here decodes a picture.
+of its own, and nothing here decodes an image.
 """
 
 import os
@@ -19,10 +19,10 @@ __all__ = ["Item", "Sample", "Source", "TarMember", "open_pictures", "open_sourc
 def open_source(data: str | Path, one_class: bool = False) -> Source:
     """The classes, splits and samples of DATA, checked as `samples.checked` says.
 
-    DATA/CLASS/picture.jpg           class folders, or DATA/train/CLASS/picture.jpg with val/ and test/ beside it
+    DATA/CLASS/image.jpg           class folders, or DATA/train/CLASS/image.jpg with val/ and test/ beside it
     labels.csv, labels.parquet       path,label[,split], several labels as a|b
     train-{000..009}.tar             WebDataset shards; also one .tar, or a folder of them
-    pictures.npz                     arrays train_images, train_labels, test_images, …, uint8, of pictures of one size
+    images.npz                     arrays train_images, train_labels, test_images, …, uint8, of images of one size
     torchvision:CIFAR10, CIFAR10     a data set of torchvision
     hf:org/name                      a data set of the Hugging Face hub, or a folder in one of its formats
     """
@@ -34,7 +34,7 @@ def open_source(data: str | Path, one_class: bool = False) -> Source:
 
 
 def open_pictures(data: str | Path) -> Source:
-    """The same for learning without labels: they are taken where DATA has them, and a folder of pictures is enough."""
+    """The same for learning without labels: they are taken where DATA has them, and a folder of images is enough."""
     check_exists(data, IMAGES)
     path = Path(data).expanduser()
     if path.is_dir() and not any(path.iterdir()):

@@ -12,7 +12,7 @@ _NOT_OURS = {"__MACOSX", "@eaDir"}  # what archivers and disk stations leave beh
 
 
 def open_folders(root: Path, name: str) -> Source:
-    """Pictures at any depth below a class folder count; links are followed, and hidden files are not looked at."""
+    """Images at any depth below a class folder count; links are followed, and hidden files are not looked at."""
     folders, pictures, others = look_into(root)
     if {"images", "masks"} <= {folder.name for folder in folders}:
         raise VitrailError(
@@ -68,7 +68,7 @@ def open_folders(root: Path, name: str) -> Source:
 
 
 def open_loose(root: Path, name: str) -> Source | None:
-    """For learning without labels: pictures that lie in a folder, or in its train/ and val/, beside class folders or
+    """For learning without labels: images that lie in a folder, or in its train/ and val/, beside class folders or
     without any. None where all lie in class folders, which then are labels."""
     folders, pictures, others = look_into(root)
     by_split = _split_folders(root, folders) or {"all": root}
@@ -123,7 +123,7 @@ def is_hidden(name: str) -> bool:
 
 
 def look_into(folder: Path) -> tuple[list[Path], list[str], list[str]]:
-    """What lies directly in a folder, sorted: folders, pictures by their suffix, other files.
+    """What lies directly in a folder, sorted: folders, images by their suffix, other files.
 
     Files are left as strings, for there may be millions of them and a Path takes a while to make.
     """
@@ -149,23 +149,23 @@ def _is_picture(name: str) -> bool:
 
 
 def pictures_below(folder: Path) -> list[Path]:
-    """What is meant wherever a folder of pictures is named: all at any depth, as `open_folders` finds them."""
+    """What is meant wherever a folder of images is named: all at any depth, as `open_folders` finds them."""
     return [Path(path) for path in files_below(folder, set(), Counter())]
 
 
 def first_below(folder: Path) -> Path | None:
-    """One picture, without listing all of a large data set."""
+    """One image, without listing all of a large data set."""
     return next((Path(path) for _, _, pictures, _ in _folders_below(folder, set()) for path in pictures), None)
 
 
 def files_below(folder: Path, visited: set[tuple[int, int]], ignored: Counter[str]) -> list[str]:
-    """Pictures at any depth, sorted by path."""
+    """Images at any depth, sorted by path."""
     pictures: list[str] = []
     for current, folders, files, others in _folders_below(folder, visited):
         pictures += files
         ignored.update(map(_suffix, others))
         if current != folder and _is_picture(current.name) and not folders and not files:
-            pictures.append(str(current))  # a folder named like a picture, with none in it: a mistake, to be listed
+            pictures.append(str(current))  # a folder named like an image, with none in it: a mistake, to be listed
     return sorted(pictures)
 
 
@@ -194,7 +194,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
-    """Split → folder, if these are splits. A folder "train" of pictures among "bus" and "car" is a class."""
+    """Split → folder, if these are splits. A folder "train" of images among "bus" and "car" is a class."""
     named = [folder for folder in folders if folder.name.lower() in SPLIT_WORDS]
     if not named or (len(named) < len(folders) and not _is_split(named)):
         return {}

@@ -15,7 +15,7 @@ def _words(**splits: str) -> dict[str, dict[str, Any]]:
     return {split: {"split": word} for split, word in splits.items()}
 
 
-# torchvision's data sets of labelled pictures → what its constructor wants for each split
+# torchvision's data sets of labelled images → what its constructor wants for each split
 _TORCHVISION: dict[str, dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST", "USPS"), _BOTH),
     "EMNIST": {split: {"split": "balanced", **options} for split, options in _BOTH.items()},
@@ -97,7 +97,7 @@ def _built(build: Callable[..., Any], name: str, root: Path, options: dict[str, 
 
 
 def _labels(dataset: Any) -> list[int]:
-    """Every label without decoding a picture, where the data set keeps them apart."""
+    """Every label without decoding an image, where the data set keeps them apart."""
     for attribute in ("targets", "labels", "_labels", "y"):
         values = getattr(dataset, attribute, None)
         if values is not None and len(values) == len(dataset):
@@ -130,7 +130,7 @@ def _class_names(dataset: Any, labels: list[int]) -> list[str]:
 
 
 class _HubPictures:
-    """A split of a Hugging Face data set as (encoded picture, ) items."""
+    """A split of a Hugging Face data set as (encoded image, ) items."""
 
     def __init__(self, split: Any, column: str):
         self.split, self.column = split, column
@@ -186,7 +186,7 @@ def open_hub(rest: str, name: str) -> Source:
 
 
 def _picture_and_label(features: Any, name: str) -> tuple[str, str, list[str]]:
-    """The column of pictures and the column of labels, and a note where there was a choice."""
+    """The column of images and the column of labels, and a note where there was a choice."""
     kinds = {column: type(feature).__name__ for column, feature in features.items()}
     pictures = [column for column, kind in kinds.items() if kind == "Image"]
     labels = [c for c, feature in features.items() if hasattr(getattr(feature, "feature", feature), "str2int")]
@@ -206,7 +206,7 @@ def _picture_and_label(features: Any, name: str) -> tuple[str, str, list[str]]:
 
 
 def _hub_classes(feature: Any, columns: list[Any], name: str) -> tuple[list[str], Callable[[Any], set[int]], bool]:
-    """Class names, label → indices, and whether a picture may have several. A negative label is a hidden one."""
+    """Class names, label → indices, and whether an image may have several. A negative label is a hidden one."""
     multi_label = hasattr(feature, "feature")
     each = feature.feature if multi_label else feature
     if hasattr(each, "names"):

@@ -1,6 +1,6 @@
 """Tar shards in WebDataset format: `0001.jpg` beside `0001.cls`, `0001.json` or `0001.txt`, read where they lie.
 
-A tar file is gone through once, for the place of every member; afterwards a picture is one read at an offset, from any
+A tar file is gone through once, for the place of every member; afterwards an image is one read at an offset, from any
 thread, in any order, and nothing is ever unpacked. That takes plain tar files: a compressed one can only be read from
 its beginning.
 """
@@ -167,7 +167,7 @@ def _by_split(root: Path, paths: list[Path], name: str) -> dict[str, list[Path]]
 
 
 def _grouped(path: Path, places: dict[str, TarMember]) -> list[tuple[str, Label | list[Label] | None]]:
-    """(picture, label) for every key of a tar that has a picture."""
+    """(image, label) for every key of a tar that has an image."""
     groups: dict[str, dict[str, str]] = {}  # key → extension → member
     for member in places:
         folder, slash, file = member.rpartition("/")

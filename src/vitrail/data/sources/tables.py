@@ -2,7 +2,7 @@
 
 Paths are relative to the table. `a|b` in any row makes the table multi-label, and an empty label then says "none of
 them". A name that holds the bar itself is written `a\\|b`. What `write_split` writes is read back here, so a path may
-also name a picture in a tar file (`shard.tar/0001.jpg`), in an array (`pictures.npz/train/7`) or in a data set
+also name an image in a tar file (`shard.tar/0001.jpg`), in an array (`pictures.npz/train/7`) or in a data set
 (`torchvision:CIFAR10/train/7`).
 """
 
@@ -81,7 +81,7 @@ def open_table(path: Path, name: str) -> Source:
 
 
 class Locator:
-    """Path in a table → where the picture is. Keeps what it looked into, and lists what it did not find."""
+    """Path in a table → where the image is. Keeps what it looked into, and lists what it did not find."""
 
     def __init__(self, folder: Path):
         self.folder = folder

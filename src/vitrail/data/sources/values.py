@@ -1,6 +1,6 @@
 """Tables of numbers: `path,value[,value2…][,split]`, one or several numbers per image, such as age or weight.
 
-Every column besides path and split is learnt, under its own name; `columns` chooses among them. Paths and splits are
+Every column besides path and split is learned, under its own name; `columns` chooses among them. Paths and splits are
 those of `tables`.
 """
 

@@ -57,7 +57,7 @@ class Detector(nn.Module):
         backbone = Levels(pyramid, LEVELS[s.head], neck=s.pyramid != "simple")
         self.net: nn.Module = _retinanet(s, backbone) if s.head == "retinanet" else _rcnn(s, backbone)
         self.net.transform = Frame(s.short_side, s.long_side)
-        # The whole picture, in its own size: `Frame` is what resizes it.
+        # The whole image, in its own size: `Frame` is what resizes it.
         pre = getattr(model, "preprocessing", None) or Preprocessing().suited(s.backbone)
         self.preprocessing = replace(pre, size=s.image_size, crop=1.0, fit="native")
 
@@ -72,7 +72,7 @@ class Detector(nn.Module):
         return self.get_submodule(self.settings.inside.rstrip("."))
 
     def look_at(self, short_side: int) -> None:
-        """Pictures in another size from now on; the long side may be as many times longer as before."""
+        """Images in another size from now on; the long side may be as many times longer as before."""
         self.settings = self.settings.looking_at(short_side)
         self.net.transform = Frame(*self.settings.image_size)
         self.preprocessing = replace(self.preprocessing, size=self.settings.image_size)
@@ -81,7 +81,7 @@ class Detector(nn.Module):
         self, images: Sequence[Tensor] | Tensor, targets: Sequence[dict[str, Tensor]] | None = None
     ) -> dict[str, Tensor] | list[Found]:
         """While training the losses, else for each image `boxes` [n, 4], `labels` [n], `scores` [n], best first; of a
-        Mask R-CNN also `masks` [n, 28, 28], the chance of each cell of the box, which `paste` lays on the picture.
+        Mask R-CNN also `masks` [n, 28, 28], the chance of each cell of the box, which `paste` lays on the image.
 
         Only what is predicted on is resized here: training images come as the augmentation has sized them.
         """
@@ -158,18 +158,18 @@ class Frame(GeneralizedRCNNTransform):
 
 
 def scaled(boxes: Tensor, size: Grid, other: Grid) -> Tensor:
-    """Boxes on a picture of one size as they lie on it in another."""
+    """Boxes on an image of one size as they lie on it in another."""
     return boxes * boxes.new_tensor([other[1] / size[1], other[0] / size[0]] * 2)
 
 
 def viewing_size(size: Grid, short_side: int, long_side: int) -> Grid:
-    """The size in which a picture is looked at: its short side as asked, its long side no more than the limit."""
+    """The size in which an image is looked at: its short side as asked, its long side no more than the limit."""
     scale = min(short_side / min(size), long_side / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def frame_size(size: Grid, short_side: int, long_side: int) -> Grid:
-    """The size in which the network sees it, when no larger picture is beside it."""
+    """The size in which the network sees it, when no larger image is beside it."""
     height, width = (math.ceil(side / STRIDES[-1]) * STRIDES[-1] for side in viewing_size(size, short_side, long_side))
     return height, width
 

@@ -55,7 +55,7 @@ class Segmenter(nn.Module):
         self.head.apply(_init)
         for name in self.idle:
             self.get_parameter(name).requires_grad_(False)
-        # The whole picture: no border may be lost.
+        # The whole image: no border may be lost.
         pre = getattr(model, "preprocessing", None) or Preprocessing().suited(s.backbone)
         self.preprocessing = replace(pre, crop=1.0, fit="stretch")
 

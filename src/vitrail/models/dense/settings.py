@@ -59,7 +59,7 @@ class DetectorSettings:
     pyramid: str = "auto"  # adapter | simple for a ViT, own for a Swin
     pyramid_channels: int = 256
     hidden: int = 1024  # width of the box head
-    # How a picture is sized to be looked at: the short side as asked, unless the long one would grow beyond its own.
+    # How an image is sized to be looked at: the short side as asked, unless the long one would grow beyond its own.
     short_side: int = 480
     long_side: int = 800
     anchor: float | None = None  # side of the smallest anchor of a level, in its strides; None: 8, RetinaNet 4
@@ -93,7 +93,7 @@ class DetectorSettings:
         return self.short_side, self.long_side
 
     def looking_at(self, short_side: int) -> "DetectorSettings":
-        """The same for pictures in another size; the long side may be as many times longer as before."""
+        """The same for images in another size; the long side may be as many times longer as before."""
         return replace(self, short_side=short_side, long_side=round(short_side * self.long_side / self.short_side))
 
     @property

@@ -1,6 +1,6 @@
 """Attention over few tokens on a GPU: one program makes a whole map in its registers, forward and backward.
 
-The kernels that libraries have walk over long sequences in tiles, and over the 64 tokens of a 32×32 picture they spend
+The kernels that libraries have walk over long sequences in tiles, and over the 64 tokens of a 32×32 image they spend
 most of their time on getting ready: they took half of a training step of the small ViT (records/speed).
 """
 

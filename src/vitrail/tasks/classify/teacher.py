@@ -65,7 +65,7 @@ class Teacher:
         return logits if self._order is None else logits[:, self._order]
 
     def seen(self, pixels: Tensor) -> Tensor:
-        """The same picture in the teacher's normalisation and size."""
+        """The same image in the teacher's normalisation and size."""
         size, cubic = self.preprocessing.size, self.preprocessing.interpolation == "bicubic"
         resized = tuple(pixels.shape[-2:]) != size
         if resized:

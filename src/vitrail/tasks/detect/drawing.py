@@ -1,4 +1,4 @@
-"""What a detector found, for people and for programs: boxes drawn on the picture, and COCO's JSON."""
+"""What a detector found, for people and for programs: boxes drawn on the image, and COCO's JSON."""
 
 import colorsys
 import json
@@ -25,8 +25,8 @@ Box = tuple[float, float, float, float]
 
 
 def draw(image: Image.Image, found: Objects, classes: Sequence[str], scores: bool = True) -> Image.Image:
-    """The picture with its boxes, each with its class and score where there is room for it, and beneath it how many of
-    each class. Small pictures are enlarged, so that the words fit; large ones shrunk."""
+    """The image with its boxes, each with its class and score where there is room for it, and beneath it how many of
+    each class. Small images are enlarged, so that the words fit; large ones shrunk."""
     scale = _scale(image.size)
     size = (round(image.width * scale), round(image.height * scale))
     canvas = image.convert("RGB").resize(size, Image.Resampling.LANCZOS if scale < 3 else Image.Resampling.NEAREST)
@@ -77,7 +77,7 @@ def colour(number: int) -> str:
 
 
 class _Pen:
-    """Sizes that suit a picture."""
+    """Sizes that suit an image."""
 
     def __init__(self, short_side: int):
         self.size = max(13, round(short_side / 34))
@@ -116,7 +116,7 @@ def _tinted(canvas: Image.Image, found: Objects, order: np.ndarray) -> Image.Ima
 
 
 def _free_place(box: Box, tag: _Tag, size: tuple[int, int], taken: Sequence[Box]) -> Box | None:
-    """Above the box, in its upper corners, beneath it: the first that is inside the picture and hides no other tag."""
+    """Above the box, in its upper corners, beneath it: the first that is inside the image and hides no other tag."""
     x0, y0, x1, y1 = box
     for left, top in (
         (x0, y0 - tag.height), (x0, y0), (x1 - tag.width, y0), (x0, y1), (x0, y1 - tag.height),
@@ -176,12 +176,12 @@ def _with_legend(canvas: Image.Image, found: Objects, classes: Sequence[str], pe
 
 
 class Answer(NamedTuple):
-    """What was found on one picture, by its name."""
+    """What was found on one image, by its name."""
 
     name: str
     size: tuple[int, int]  # height, width
     found: Objects
-    number: int | None = None  # COCO's id of the picture
+    number: int | None = None  # COCO's id of the image
 
 
 def coco_results(answers: Iterable[Answer], classes: Sequence[str], ids: Sequence[int] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a detector says of one picture, as a graph: torchvision's rules without its branches on how much was found.
+"""What a detector says of one image, as a graph: torchvision's rules without its branches on how much was found.
 
 torchvision's own forward asks at every step whether a list is empty or how long it is, which no graph can. The parts
 with weights are the detector's own; only the rules between them, which have none, are said again here. That they are
@@ -33,7 +33,7 @@ def example(channels: int) -> Tensor:
 
 
 class Boxes(nn.Module):
-    """A picture [1, C, h, w], as it is to be looked at, to its boxes [n, 4] in its pixels, scores [n] and labels [n],
+    """An image [1, C, h, w], as it is to be looked at, to its boxes [n, 4] in its pixels, scores [n] and labels [n],
     the best first; of a Mask R-CNN also masks [n, 28, 28]."""
 
     score_threshold: Tensor
@@ -146,13 +146,13 @@ def apart(boxes: Tensor, scores: Tensor, groups: Tensor, count: int, overlap: fl
 
 
 def pool(pooler: Any, maps: dict[str, Tensor], boxes: Tensor) -> Tensor:
-    """torchvision's `MultiScaleRoIAlign` for one picture: each box out of the map that suits its size."""
+    """torchvision's `MultiScaleRoIAlign` for one image: each box out of the map that suits its size."""
     levels = pooler.map_levels([boxes])
     found, places = [], []
     for level, (name, scale) in enumerate(zip(pooler.featmap_names, pooler.scales, strict=True)):
         here = torch.where(levels == level)[0]
         torch._check(here.shape[0] <= MOST)
-        regions = F.pad(boxes[here], (1, 0))  # of the first picture
+        regions = F.pad(boxes[here], (1, 0))  # of the first image
         found.append(roi_align(maps[name], regions, pooler.output_size, scale, pooler.sampling_ratio))
         places.append(here)
     return torch.cat(found)[torch.cat(places).argsort()]

@@ -48,7 +48,7 @@ class Agreement:
 
 @torch.no_grad()
 def compare(model: Any, path: Path, pre: Preprocessing) -> Agreement:
-    """Over a wide, a square and a tall picture, with a threshold that lets through what is hardly a box: a model that
+    """Over a wide, a square and a tall image, with a threshold that lets through what is hardly a box: a model that
     was trained on something finds little on the blots of a check."""
     short, long = model.settings.image_size
     shapes = [(short, long), (short, short), (long, long // 3 + 5)]
@@ -63,7 +63,7 @@ def compare(model: Any, path: Path, pre: Preprocessing) -> Agreement:
 
 
 def match(ours: Found, theirs: Found) -> tuple[int, int, float, float]:
-    """The figures of an `Agreement` for one picture."""
+    """The figures of an `Agreement` for one image."""
     count = max(len(ours["scores"]), len(theirs["scores"]))
     if not len(ours["scores"]) or not len(theirs["scores"]):
         return count, 0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""COCO's mean average precision, by pycocotools, with intervals; and how well a detector did on a single picture.
+"""COCO's mean average precision, by pycocotools, with intervals; and how well a detector did on a single image.
 
 Figures are fractions: `map` averages over IoU 0.50, 0.55, … 0.95, `map50` and `map75` are at one; `ap/<class>` as map.
 """
@@ -18,12 +18,12 @@ from vitrail.errors import VitrailError, extra
 from vitrail.tasks.bootstrap import percentiles, resampled
 
 ROUNDS = 200  # of the bootstrap; a round takes milliseconds per class
-MOST = 100  # detections of a picture that count, as in COCO
+MOST = 100  # detections of an image that count, as in COCO
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is on a picture, or what was found there: in its own pixels."""
+    """What is on an image, or what was found there: in its own pixels."""
 
     boxes: np.ndarray  # [n, 4], x0, y0, x1, y1
     classes: np.ndarray  # [n]
@@ -41,7 +41,7 @@ class Objects:
 
 
 def there(sample: Boxed, size: tuple[int, int], masks: bool = False) -> Objects:
-    """What is on a picture of (height, width)."""
+    """What is on an image of (height, width)."""
     n = len(sample.boxes)
     runs = None
     if masks:
@@ -51,7 +51,7 @@ def there(sample: Boxed, size: tuple[int, int], masks: bool = False) -> Objects:
 
 @dataclass
 class Score:
-    """Collects picture by picture, and scores at the end."""
+    """Collects image by image, and scores at the end."""
 
     classes: Sequence[str]
     masks: bool = False
@@ -135,7 +135,7 @@ class Score:
         pictures = len(self.truth)
         tables = []
         for number in range(len(self.classes)):
-            # evalImgs runs over classes, then four ranges of area, of which the first is all, then pictures.
+            # evalImgs runs over classes, then four ranges of area, of which the first is all, then images.
             start = number * len(tool.params.areaRng) * pictures
             tables.append(_Table.of(tool.evalImgs[start : start + pictures]))
         return tables
@@ -147,13 +147,13 @@ RECALLS = np.linspace(0, 1, 101)
 
 @dataclass
 class _Table:
-    """The detections of a class over all pictures, best first."""
+    """The detections of a class over all images, best first."""
 
     scores: np.ndarray  # [D]
     right: np.ndarray  # bool [T, D]: at each IoU, an object found
     counted: np.ndarray  # bool [T, D]: not one that is to be ignored
     picture: np.ndarray  # [D]
-    positives: np.ndarray  # [pictures]: objects to be found
+    positives: np.ndarray  # [images]: objects to be found
 
     @classmethod
     def of(cls, pictures: Sequence[dict[str, Any] | None]) -> "_Table":
@@ -175,7 +175,7 @@ class _Table:
         )  # fmt: skip
 
     def precision(self, weights: np.ndarray) -> np.ndarray:
-        """[T]: averaged over 101 recalls, each picture counted so many times; NaN without an object."""
+        """[T]: averaged over 101 recalls, each image counted so many times; NaN without an object."""
         positives = float(self.positives @ weights)
         if not positives:
             return np.full(len(THRESHOLDS), math.nan)
@@ -191,7 +191,7 @@ class _Table:
 
 
 def _draws(n: int, seed: int, rounds: int) -> list[np.ndarray]:
-    """The same pictures as `bootstrap` draws."""
+    """The same images as `bootstrap` draws."""
     drawn: list[np.ndarray] = []
 
     def keep(index: np.ndarray) -> float:
@@ -266,8 +266,8 @@ def matched(truth: Objects, found: Objects, overlap: float = 0.5) -> tuple[np.nd
 
 
 def image_f1(truth: Objects, found: Objects, score: float = 0.5) -> float:
-    """How well a picture was read: F1 of what scores above `score`, at IoU 0.5; 1 where nothing is and nothing was
-    said. What a report ranks its pictures by."""
+    """How well an image was read: F1 of what scores above `score`, at IoU 0.5; 1 where nothing is and nothing was
+    said. What a report ranks its images by."""
     found = found.above(score)
     known, right = matched(truth, found)
     wanted = ~truth.ignored

@@ -45,7 +45,7 @@ class Detect:
         self, model: nn.Module, pictures: ImageSet, numbers: Sequence[int], pre: Preprocessing,
         dtype: torch.dtype = torch.float32, batch: int = 4,
     ) -> Score:  # fmt: skip
-        """The model over pictures as they are; `Score.figures` says how good it is. Those that can't be read are left
+        """The model over images as they are; `Score.figures` says how good it is. Those that can't be read are left
         out, and known to `pictures.bad`."""
         score = Score(self.classes, self.masks)
         for _, truth, found in self.answers(model, pictures, numbers, pre, dtype, batch):
@@ -56,7 +56,7 @@ class Detect:
         self, model: nn.Module, pictures: ImageSet, numbers: Sequence[int], pre: Preprocessing,
         dtype: torch.dtype = torch.float32, batch: int = 4,
     ) -> Iterator[tuple[int, Objects, Objects]]:  # fmt: skip
-        """(number, what is there, what was found) of each picture that can be read, a few at a time."""
+        """(number, what is there, what was found) of each image that can be read, a few at a time."""
         numbers = [int(number) for number in numbers]
         for start in range(0, len(numbers), batch):
             read: list[tuple[int, Tensor]] = []
@@ -76,7 +76,7 @@ class Detect:
 def find(
     model: nn.Module, images: Sequence[Tensor], pre: Preprocessing, dtype: torch.dtype = torch.float32
 ) -> list[Objects]:
-    """What a detector finds on pictures, uint8 [C, h, w] each: in their own pixels, best first."""
+    """What a detector finds on images, uint8 [C, h, w] each: in their own pixels, best first."""
     if not hasattr(getattr(model, "settings", None), "background"):  # as a Detector's have, or an ONNX file's of one
         raise VitrailError(f"A {type(model).__name__} finds no boxes: pass a Detector.")
     if not len(images):
@@ -108,7 +108,7 @@ def find(
 def find_alike(
     model: nn.Module, images: Sequence[Tensor], pre: Preprocessing, dtype: torch.dtype = torch.float32
 ) -> list[Objects]:
-    """The same, of each picture as by itself: those that fill one frame go together, so that none is padded to the size
+    """The same, of each image as by itself: those that fill one frame go together, so that none is padded to the size
     of another, which a transformer would see."""
     settings: Any = model.settings
     sizes = [frame_size((image.shape[1], image.shape[2]), *settings.image_size) for image in images]

@@ -45,7 +45,7 @@ def _objects(found: dict[str, Tensor], size: tuple[int, int], frame: tuple[int, 
 
 @contextmanager
 def as_it_is(model: Detector, size: tuple[int, int]) -> Iterator[None]:
-    """For a picture that has been sized already."""
+    """For an image that has been sized already."""
     frame: Any = model.net.transform
     sides = frame.short_side, frame.long_side
     frame.short_side, frame.long_side = min(size), max(size)

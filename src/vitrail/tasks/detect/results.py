@@ -1,4 +1,4 @@
-"""What a detector found on one picture: a list to go through, and a drawing to look at."""
+"""What a detector found on one image: a list to go through, and a drawing to look at."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class Detection:
     label: str
     index: int
     probability: float
-    box: tuple[float, float, float, float]  # x0, y0, x1, y1, in pixels of the picture
+    box: tuple[float, float, float, float]  # x0, y0, x1, y1, in pixels of the image
     mask: np.ndarray | None = field(default=None, repr=False, compare=False)  # bool [h, w], of a Mask R-CNN
 
 

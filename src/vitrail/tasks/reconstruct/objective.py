@@ -1,4 +1,4 @@
-"""Reconstruction: paint the hidden patches of a picture from those that are left. The picture is its own label."""
+"""Reconstruction: paint the hidden patches of an image from those that are left. The image is its own label."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from vitrail.models.mae import MAEOutput
 
 @dataclass(frozen=True)
 class Reconstruct:
-    """What the loop asks of a task. Masks are drawn by the model, anew for every picture and step."""
+    """What the loop asks of a task. Masks are drawn by the model, anew for every image and step."""
 
     figure: ClassVar[str] = ""  # nothing chooses between epochs: the last weights are kept, as in the paper
 
@@ -46,10 +46,10 @@ class Expected:
     @classmethod
     @torch.no_grad()
     def of(cls, model: Any, x: Tensor) -> "Expected":
-        """Measured on pictures x: the mean square of what is to be predicted. With `norm_pix` that is 1, less the share
+        """Measured on images x: the mean square of what is to be predicted. With `norm_pix` that is 1, less the share
         of patches without any contrast. The range is a part of this number, and wide: the paper's authors give about
         0.3 for plain colours at 14×14 patches; normalised ones are harder to predict, and so are those of a coarser
-        grid, each of which is a larger part of the picture."""
+        grid, each of which is a larger part of the image."""
         nothing = model.target(x).square().mean().item()
         low, high = (0.4, 0.6) if model.settings.norm_pix else (0.2, 0.4)
         if model.settings.grid[0] * model.settings.grid[1] < 144:
@@ -74,7 +74,7 @@ HEADINGS, GAP, TOP = ("original", "masked", "reconstructed"), 4, 20
 
 
 def sheet(found: Reconstruction, across: int = 2, side: int = 128) -> Image.Image:
-    """Original, masked and reconstructed, side by side, a picture per row and `across` of them in a row."""
+    """Original, masked and reconstructed, side by side, an image per row and `across` of them in a row."""
     triples = [*zip(found.original, found.masked, found.painted, strict=True)]
     cells = [[_cell(values, side) for values in triple] for triple in triples]
     width, height = cells[0][0].size
@@ -93,7 +93,7 @@ def sheet(found: Reconstruction, across: int = 2, side: int = 128) -> Image.Imag
 
 
 def strip(found: Reconstruction, width: int, side: int = 24) -> Image.Image:
-    """The same without words, for a terminal of so many characters: as many pictures as fit beside each other, and at
+    """The same without words, for a terminal of so many characters: as many images as fit beside each other, and at
     least one; what lies between them is transparent."""
     triples = [[_cell(values, side) for values in triple] for triple in zip(*found[:3], strict=True)]
     across, high = triples[0][0].size
@@ -107,7 +107,7 @@ def strip(found: Reconstruction, width: int, side: int = 24) -> Image.Image:
 
 
 def _cell(values: Tensor, side: int) -> Image.Image:
-    """[C, H, W] in 0 to 1, about `side` pixels large: small pictures enlarged in whole pixels, large ones shrunk."""
+    """[C, H, W] in 0 to 1, about `side` pixels large: small images enlarged in whole pixels, large ones shrunk."""
     pixels = (values.expand(3, -1, -1) if len(values) == 1 else values[:3]).mul(255).round().byte()
     image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
     longest = max(image.size)

@@ -14,7 +14,7 @@ EXPECTS = VALUES
 @dataclass(frozen=True)
 class RegressOptions(Options):
     columns: str | None = None
-    """Which columns of the table are learnt, with commas between; by default all but path and split."""
+    """Which columns of the table are learned, with commas between; by default all but path and split."""
     loss: Literal["smooth_l1", "mse"] = "smooth_l1"
     """smooth_l1 lets outliers count less; mse is the squared error. Both of values in deviations from their mean."""
 

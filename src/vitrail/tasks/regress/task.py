@@ -77,7 +77,7 @@ class RegressTask(ImageTask):
         return False
 
     def objective(self, ctx: Context) -> Regress:
-        # The second training, on all images, goes on from weights that learnt with the scale of the first.
+        # The second training, on all images, goes on from weights that learned with the scale of the first.
         scale = ctx.parent.objective.scale if ctx.parent else Scale.of(values_of(ctx.samples["train"]))
         return Regress(ctx.source.classes, scale, ctx.config.loss)
 

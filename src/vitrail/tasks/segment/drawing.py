@@ -25,9 +25,9 @@ GLASS: list[Colour] = [
 UNKNOWN: Colour = (128, 128, 128)  # what is ignored
 PAPER, INK, FAINT = (255, 255, 255), (29, 31, 38), (107, 114, 128)
 GREY = np.array([0.299, 0.587, 0.114])
-STRENGTH = 0.55  # of the colours over the picture
+STRENGTH = 0.55  # of the colours over the image
 NARROWEST, LISTED = 240, 24  # width of a legend, and how many classes it names
-LARGEST = 2048  # side of an overlay: a picture to look at; the mask keeps every pixel
+LARGEST = 2048  # side of an overlay: an image to look at; the mask keeps every pixel
 
 
 def palette(classes: int, given: Sequence[Colour] | None = None) -> Array:
@@ -43,7 +43,7 @@ def palette(classes: int, given: Sequence[Colour] | None = None) -> Array:
 
 
 def mask_image(labels: Array, colours: Array) -> Image.Image:
-    """The class of every pixel as an indexed picture: its values are the classes, its palette makes them seen."""
+    """The class of every pixel as an indexed image: its values are the classes, its palette makes them seen."""
     labels = _checked(labels)
     image = Image.frombytes("P", (labels.shape[1], labels.shape[0]), labels.tobytes())
     image.putpalette(colours.astype(np.uint8).tobytes())
@@ -75,7 +75,7 @@ def summary(labels: Array, classes: Sequence[str], name: str = "") -> dict[str, 
 
 
 def coloured(image: Image.Image, labels: Array, colours: Array, strength: float = STRENGTH) -> Image.Image:
-    """The picture in muted colours under those of its classes, and a dark line where two meet."""
+    """The image in muted colours under those of its classes, and a dark line where two meet."""
     if (image.height, image.width) != labels.shape:
         raise VitrailError(
             f"The picture is {image.width}×{image.height} and its classes {labels.shape[1]}×{labels.shape[0]}: "
@@ -135,7 +135,7 @@ def legend(found: Sequence[dict[str, Any]], colours: Array, width: int, size: in
 def case(
     image: Image.Image, truth: Array, said: Array, classes: Sequence[str], colours: Array, title: str = ""
 ) -> Image.Image:
-    """Picture, truth and what was said, side by side: for the best, the median and the worst of a report."""
+    """Image, truth and what was said, side by side: for the best, the median and the worst of a report."""
     times = max(1, -(-240 // max(image.size)))
     size = (image.width * times, image.height * times)
     picture = image.convert("RGB").resize(size, Image.Resampling.NEAREST if times > 1 else Image.Resampling.BILINEAR)

@@ -1,6 +1,6 @@
-"""Segmentation: a class for every pixel. What is minimised, and figures that add up picture by picture.
+"""Segmentation: a class for every pixel. What is minimised, and figures that add up image by image.
 
-Everything about one picture is a row of numbers: its loss, the confusion of its pixels and, on request, how well its
+Everything about one image is a row of numbers: its loss, the confusion of its pixels and, on request, how well its
 boundaries were met. Rows can be gathered from batches and processes in any order, so no logits are ever kept, and
 intervals come from drawing rows again.
 """
@@ -200,8 +200,8 @@ def boundary_f1(said: Tensor, masks: Tensor, classes: int, tolerance: float = TO
     """float64 [B, C]: the harmonic mean of the share of a class's predicted boundary that lies near a true one of it
     and the share of its true boundary that lies near a predicted one; NaN where the image has neither.
 
-    A pixel is on the boundary of its class if one of its eight neighbours is of another; the picture's edge and ignored
-    pixels are no neighbours. Near is a disc of `tolerance` times the picture's diagonal, at least one pixel.
+    A pixel is on the boundary of its class if one of its eight neighbours is of another; the image's edge and ignored
+    pixels are no neighbours. Near is a disc of `tolerance` times the image's diagonal, at least one pixel.
     """
     known = masks != IGNORE
     truth = masks.masked_fill(~known, IGNORE)

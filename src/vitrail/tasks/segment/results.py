@@ -1,4 +1,4 @@
-"""Pictures through a segmenter: the class of each of their pixels, at their own sizes, in bounded memory."""
+"""Images through a segmenter: the class of each of their pixels, at their own sizes, in bounded memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ from vitrail.models.windows import window_labels
 from vitrail.report.drawing import png
 from vitrail.tasks.segment.drawing import mask_image, overlay, save_segmentation, shares
 
-ENLARGED = 2**24  # logits at the picture's size that are held at once: 64 MB
-WINDOW = 1024  # the side of windows, by which pictures larger than `LARGEST` go through a model as they are
+ENLARGED = 2**24  # logits at the image's size that are held at once: 64 MB
+WINDOW = 1024  # the side of windows, by which images larger than `LARGEST` go through a model as they are
 
 
 @dataclass(frozen=True, eq=False)
 class Segmentation:
-    """What a segmenter says of one picture. A notebook draws it."""
+    """What a segmenter says of one image. A notebook draws it."""
 
     image: Image.Image  # upright
     mask: np.ndarray  # uint8 [h, w]: the class of every pixel
@@ -39,15 +39,15 @@ class Segmentation:
         return shares(self.mask, self.labels)
 
     def mask_image(self) -> Image.Image:
-        """An indexed picture: its values are the classes, and a palette makes them seen."""
+        """An indexed image: its values are the classes, and a palette makes them seen."""
         return mask_image(self.mask, self.colours)
 
     def overlay(self) -> Image.Image:
-        """The picture under the colours of its classes, with a legend."""
+        """The image under the colours of its classes, with a legend."""
         return overlay(self.image, self.mask, self.labels, self.colours)
 
     def save(self, folder: str | Path, stem: str = "picture", name: str = "") -> list[Path]:
-        """STEM_mask.png, STEM_overlay.png and STEM.json, which calls the picture by its `name`; gives their paths."""
+        """STEM_mask.png, STEM_overlay.png and STEM.json, which calls the image by its `name`; gives their paths."""
         return save_segmentation(Path(folder), stem, self.image, self.mask, self.labels, self.colours, name)
 
     def _repr_png_(self) -> bytes:
@@ -63,9 +63,9 @@ def pixel_classes(
     window: int | None = None,
     overlap: float = 0.25,
 ) -> list[np.ndarray]:
-    """uint8 [h, w] for each upright picture: the likeliest class of every pixel.
+    """uint8 [h, w] for each upright image: the likeliest class of every pixel.
 
-    A picture is brought to the model's size and the answer back to its own; with a `window`, it is looked at in its own
+    An image is brought to the model's size and the answer back to its own; with a `window`, it is looked at in its own
     size, through overlapping windows of that side. Those that come to one size go through the model together.
     """
     mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (pre.mean, pre.std))

@@ -108,8 +108,8 @@ class Scored:
         return float(self.curve().bpcer[worst <= level + 1e-12].min())
 
     def figures(self, threshold: float, intervals: bool = True, rounds: int = 1000) -> dict[str, Any]:
-        """All of them, flat, as fractions; with 95 % intervals from drawing the subjects anew, for the pictures of one
-        person are alike: of few people little is known, however many pictures there are."""
+        """All of them, flat, as fractions; with 95 % intervals from drawing the subjects anew, for the images of one
+        person are alike: of few people little is known, however many images there are."""
         curve, both = self.curve(), self.live.any() and not self.live.all()
         found: dict[str, float] = {"eer": curve.eer if both else nan} | self.errors(threshold)
         found |= {"auc": curve.auc if both else nan}
@@ -141,7 +141,7 @@ class Scored:
         return percentiles(self._drawn(function, rounds))
 
     def _drawn(self, function: Callable[[Array], float], rounds: int) -> Array:
-        """The figure on each draw of subjects; of pictures, where nothing says whose they are."""
+        """The figure on each draw of subjects; of images, where nothing says whose they are."""
         named = (self.subjects != "").all() and len({*self.subjects}) > 1
         people = np.unique(self.subjects.astype(str), return_inverse=True)[1] if named else np.arange(len(self))
         count = int(people.max()) + 1

@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: recorded once, then started by a single call.
 
 A step is hundreds of kernels of some microseconds each, and the host takes longer to start them than the GPU to run
-them, unless model and pictures are large. A graph starts them all at once; they are the same kernels in the same order.
+them, unless model and images are large. A graph starts them all at once; they are the same kernels in the same order.
 """
 
 from collections.abc import Callable

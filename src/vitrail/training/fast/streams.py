@@ -1,4 +1,4 @@
-"""Streams of a GPU, on which work goes on beside the main one: recording a step, augmenting the next pictures."""
+"""Streams of a GPU, on which work goes on beside the main one: recording a step, augmenting the next images."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""`open_boxes`: pictures with boxes, from COCO's JSON, Pascal VOC's XML or YOLO's text files, whichever is there.
+"""`open_boxes`: images with boxes, from COCO's JSON, Pascal VOC's XML or YOLO's text files, whichever is there.
 
 What is wrong with an annotation costs no more than itself: it is clipped or left out, counted in the source's notes and
 listed in its `problems`.
@@ -20,7 +20,7 @@ __all__ = ["BoxSource", "Boxed", "open_boxes"]
 def open_boxes(data: str | Path, images: str | Path | None = None) -> BoxSource:
     """The classes, splits and samples of DATA.
 
-    heads_train.json                    COCO; pictures beside it, in images/, or in the folder of the split
+    heads_train.json                    COCO; images beside it, in images/, or in the folder of the split
     DATA/annotations/instances_*.json   COCO, one file for each split; also DATA/train/_annotations.coco.json
     DATA/Annotations, DATA/JPEGImages   Pascal VOC, with the lists of ImageSets/Main where they are
     DATA/images, DATA/labels            YOLO, with data.yaml or classes.txt; also DATA/train/images and labels

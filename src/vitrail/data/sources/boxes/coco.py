@@ -26,7 +26,7 @@ def json_files(root: Path) -> list[Path]:
 
 def open_coco(files: list[Path], name: str, images: Path | None = None, root: Path | None = None) -> BoxSource:
     """`images` is the folder that file names are relative to, where it can't be found beside the file. Of several files
-    the pictures are named by their places below `root`: train/0.png is not val/0.png."""
+    the images are named by their places below `root`: train/0.png is not val/0.png."""
     gathering = Gathering(name)
     categories: dict[str, int] = {}  # name → id, of all files
     by_split: dict[str, Path] = {}
@@ -83,7 +83,7 @@ def _read(
 
 
 def _once(pictures: list[dict[str, Any]], path: Path, gathering: Gathering) -> list[dict[str, Any]]:
-    """Each id once: of two pictures with one id, it can't be told whose its boxes are."""
+    """Each id once: of two images with one id, it can't be told whose its boxes are."""
     by_id: dict[Any, dict[str, Any]] = {}
     twice = []
     for picture in pictures:

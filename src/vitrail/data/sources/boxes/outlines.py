@@ -12,14 +12,14 @@ from PIL import Image, ImageDraw
 
 from vitrail.errors import VitrailError
 
-Outline = Sequence[np.ndarray] | Mapping[str, Any]  # polygons [k, 2] in fractions of the picture, or run lengths
+Outline = Sequence[np.ndarray] | Mapping[str, Any]  # polygons [k, 2] in fractions of the image, or run lengths
 
 FINER = 4  # how many times finer than its pixels a polygon is drawn
 _BITS, _MORE, _SIGN, _FIRST = 5, 0x20, 0x10, 48
 
 
 def rasterise(outline: Outline, size: tuple[int, int]) -> np.ndarray:
-    """bool [h, w] of the whole picture, in this size."""
+    """bool [h, w] of the whole image, in this size."""
     height, width = size
     if isinstance(outline, Mapping):
         mask = from_runs(outline)

@@ -1,4 +1,4 @@
-"""What every source of boxes comes down to: pictures with boxes and classes, and a list of what was wrong with them."""
+"""What every source of boxes comes down to: images with boxes and classes, and a list of what was wrong with them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -34,19 +34,19 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Boxed(Sample):
-    """A picture and what is on it; `labels` are the classes that occur. Boxes are x0, y0, x1, y1 in fractions of the
-    picture's width and height, so that they fit a copy of any size."""
+    """An image and what is on it; `labels` are the classes that occur. Boxes are x0, y0, x1, y1 in fractions of the
+    image's width and height, so that they fit a copy of any size."""
 
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.float32), compare=False)  # float32 [n, 4]
     classes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)  # [n]
-    # Crowds and "difficult" ones: neither learnt from nor counted against anybody.
+    # Crowds and "difficult" ones: neither learned from nor counted against anybody.
     ignored: np.ndarray = field(default_factory=lambda: np.zeros(0, bool), compare=False)
     outlines: tuple[Outline | None, ...] = field(default=(), compare=False)
     size: tuple[int, int] | None = None  # height, width, as far as the annotation tells
-    number: int = 0  # COCO's id of the picture
+    number: int = 0  # COCO's id of the image
 
     def check_size(self, size: tuple[int, int]) -> None:
-        """Refuses a picture of another (height, width) than the one that its boxes are for."""
+        """Refuses an image of another (height, width) than the one that its boxes are for."""
         if self.size not in (None, size):
             height, width = self.size  # type: ignore[misc]
             turned = " Was it turned after it was annotated?" if self.size == size[::-1] else ""
@@ -80,14 +80,14 @@ class BoxSource(Source):
 
     @property
     def bare(self) -> list[str]:
-        """The pictures with a box that has no outline."""
+        """The images with a box that has no outline."""
         samples = [sample for split in self.splits.values() for sample in split if isinstance(sample, Boxed)]
         return [sample.name for sample in samples if any(outline is None for outline in sample.outlines)]
 
 
 @dataclass
 class Entry:
-    """A picture before its classes are numbered."""
+    """An image before its classes are numbered."""
 
     name: str
     path: Path
@@ -98,7 +98,7 @@ class Entry:
 
 
 class Gathering:
-    """Collects pictures by split, tidies their boxes, and keeps a list of what was wrong."""
+    """Collects images by split, tidies their boxes, and keeps a list of what was wrong."""
 
     def __init__(self, name: str):
         self.name = name

@@ -1,6 +1,6 @@
-"""Boxes from Pascal VOC's XML: Annotations/, JPEGImages/ and the lists of ImageSets/, or files beside the pictures.
+"""Boxes from Pascal VOC's XML: Annotations/, JPEGImages/ and the lists of ImageSets/, or files beside the images.
 
-Corners are counted from 1 and belong to the box: xmin 1 and xmax 640 are all of a picture 640 wide. Some tools count
+Corners are counted from 1 and belong to the box: xmin 1 and xmax 640 are all of an image 640 wide. Some tools count
 from 0; one pixel is not worth guessing which.
 """
 
@@ -57,7 +57,7 @@ def _add(
         gathering.wrong("no picture", annotation.name if annotation else f"{stem} of {split}.txt")
         return
     name = picture.relative_to(root).as_posix()
-    if annotation is None:  # VOC writes one for an empty picture too: nobody has looked at this one
+    if annotation is None:  # VOC writes one for an empty image too: nobody has looked at this one
         gathering.wrong("no annotation", name)
         return
     try:

@@ -59,7 +59,7 @@ def open_yolo(root: Path, name: str, settings: Path | None = None) -> BoxSource:
 
 
 def label_of(picture: Path) -> Path:
-    """labels/ for the last images/ in the path; else beside the picture."""
+    """labels/ for the last images/ in the path; else beside the image."""
     parts = [*picture.parts]
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] == "images":
@@ -125,7 +125,7 @@ def _listed(path: Path) -> list[Path]:
 
 
 def _folders(root: Path) -> dict[str, list[Path]]:
-    """images/train, or train/images, or images/ alone, or pictures beside their text files."""
+    """images/train, or train/images, or images/ alone, or images beside their text files."""
     images = root / "images"
     for base, inside in ((images, "."), (root, "images"), (root, ".")):
         inner = sorted(base.iterdir()) if base.is_dir() else []

@@ -1,7 +1,7 @@
 """Faces in lists, as NUAA has them: `client_train_raw.txt` names live faces to train on, `imposter_test_raw.txt`
 attacks to test with. A line is a path, with slashes of either kind, and perhaps the numbers of a face box.
 
-The first folder of a path is the subject; the pictures lie beside the lists, or in a folder named after their kind
+The first folder of a path is the subject; the images lie beside the lists, or in a folder named after their kind
 (ClientRaw/, ImposterRaw/). What a list names and nobody has is left out, and counted.
 """
 
@@ -15,7 +15,7 @@ from vitrail.data.sources.folders import readable
 from vitrail.errors import VitrailError
 
 LINE = re.compile(rf"(.+?(?:{'|'.join(re.escape(suffix) for suffix in sorted(PICTURES))}))(?:[\s,;]+(.*))?$", re.I)
-NUAA = re.compile(r"\d+_\d+_\d+_(\d+)_\d+")  # person, glasses, place and light, session, number of the picture
+NUAA = re.compile(r"\d+_\d+_\d+_(\d+)_\d+")  # person, glasses, place and light, session, number of the image
 
 Lists = dict[str, dict[tuple[str, str], Path]]  # what they are called besides → (split, "" or "attack") → file
 
@@ -34,7 +34,7 @@ def lists_in(root: Path) -> Lists:
 
 
 def read_lists(root: Path, name: str, lists: Lists) -> tuple[dict[str, list[Face]], list[str]]:
-    """Of several sets of lists (of whole pictures, of cut faces), the one whose pictures are there; raw ones first."""
+    """Of several sets of lists (of whole images, of cut faces), the one whose images are there; raw ones first."""
     tried = []
     for rest in sorted(lists, key=lambda rest: (rest != "raw", rest)):
         splits, notes, missing = _read(root, lists[rest])

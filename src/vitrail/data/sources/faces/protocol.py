@@ -84,7 +84,7 @@ def two_kinds(faces: list[Face], what: str, why: str) -> None:
 
 
 def shared_subjects(splits: Splits) -> dict[str, list[str]]:
-    """ "train and test" → the subjects that both have; of a picture without a subject, the picture itself."""
+    """ "train and test" → the subjects that both have; of an image without a subject, the image itself."""
     people = {split: {face.person or face.name for face in faces} for split, faces in splits.items()}
     names = [split for split in ("train", "val", "test") if split in people]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -102,7 +102,7 @@ def _namesakes(splits: Splits) -> list[str]:
 
 def part_by_subject(faces: list[Face], fraction: float, seed: int) -> tuple[list[Face], list[Face]]:
     """(rest, part): whole subjects, so many that the part has about this share of live faces and of attacks; the rest
-    keeps every attack type. Pictures without a subject each stand for themselves."""
+    keeps every attack type. Images without a subject each stand for themselves."""
     groups = _by_subject(faces)
     sizes = {person: _counts(group) for person, group in groups.items()}
     total = np.sum([*sizes.values()], axis=0)

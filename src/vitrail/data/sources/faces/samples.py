@@ -58,7 +58,7 @@ class Face(Sample):
         return np.ascontiguousarray(pixels[top:bottom, left:right])
 
     def square(self, size: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """What is cut out of a picture of (height, width)."""
+        """What is cut out of an image of (height, width)."""
         left, top, right, bottom = self.box  # type: ignore[misc]
         if not (left < size[1] and top < size[0] and right > 0 and bottom > 0):
             corner = f"{left:g}, {top:g} to {right:g}, {bottom:g}"
@@ -79,7 +79,7 @@ def cut_face(image: Image.Image, box: Sequence[float], margin: float = MARGIN) -
 
 
 def square(size: tuple[int, ...], box: Sequence[float], margin: float) -> tuple[int, int, int, int]:
-    """left, top, right, bottom of the square around the box; moved into the picture, and smaller if it is."""
+    """left, top, right, bottom of the square around the box; moved into the image, and smaller if it is."""
     height, width = size[:2]
     left, top, right, bottom = box
     side = max(1, min(round(max(right - left, bottom - top) * (1 + 2 * margin)), height, width))

@@ -1,4 +1,4 @@
-"""Faces in a table: `path,label[,attack][,split][,subject][,session][,domain][,box]`, one row for each picture.
+"""Faces in a table: `path,label[,attack][,split][,subject][,session][,domain][,box]`, one row for each image.
 
 label is live (or real, genuine, bona fide, client), attack (or spoof, fake, imposter), or the type of attack itself;
 the column attack names the type where label does not. box is `left top width height` in pixels. A second table of
@@ -23,7 +23,7 @@ def read_table(path: Path, name: str) -> tuple[dict[str, list[Face]], list[str]]
     splits: dict[str, list[Face]] = {}
     missing: list[str] = []
     unknown: set[str] = set()
-    seen: dict[tuple[str, str], tuple[int, str]] = {}  # picture and split → the first line that has it, and the attack
+    seen: dict[tuple[str, str], tuple[int, str]] = {}  # image and split → the first line that has it, and the attack
     for line, row in _rows(path, ("path", "label"), COLUMNS, unknown):
         file = row["path"].replace("\\", "/") if not (path.parent / row["path"]).exists() else row["path"]
         if not file or not row["label"]:

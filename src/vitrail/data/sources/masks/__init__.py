@@ -1,4 +1,4 @@
-"""Pictures with a mask each, for segmentation: every pixel has a class, or is ignored.
+"""Images with a mask each, for segmentation: every pixel has a class, or is ignored.
 
 images/SPLIT/…/a.jpg beside masks/SPLIT/…/a.png     also SPLIT/images beside SPLIT/masks, or without splits
 pairs.csv                                           path,mask[,split], relative to the table
@@ -31,14 +31,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class MaskedSample(Sample):
-    """A picture with its mask; `labels` are the classes that have a pixel in it."""
+    """An image with its mask; `labels` are the classes that have a pixel in it."""
 
     mask: MaskFile | PanopticMask | PaintedMask
     values: tuple[int, ...] = field(repr=False)  # what the file has for class 0, for class 1, …
     counts: tuple[int, ...] = field(default=(), repr=False)  # pixels of each of the `labels`
 
     def mask_pixels(self) -> np.ndarray:
-        """uint8 [h, w] of class indices and IGNORE, at the size of the upright picture."""
+        """uint8 [h, w] of class indices and IGNORE, at the size of the upright image."""
         table = np.full(max(256, 2 + max(self.values)), IGNORE, np.uint8)
         table[list(self.values)] = np.arange(len(self.values))
         found = self.mask.values()
@@ -59,7 +59,7 @@ def pixels_of(samples: Sequence[Sample], classes: int) -> np.ndarray:
 
 @dataclass(repr=False)
 class MaskSource(Source):
-    """`multi_label` in the sense that a picture holds several classes."""
+    """`multi_label` in the sense that an image holds several classes."""
 
     left_out: dict[str, str] = field(default_factory=dict)  # name → reason
     pixels: dict[str, np.ndarray] = field(default_factory=dict)  # split → int64 [C]: pixels of each class
@@ -89,7 +89,7 @@ def open_masks(
     Names come from `classes`, or classes.txt (a name a line, from value 0 on) or classes.json (a list, or {"7": "cat"})
     beside the data; else a class is called after its value. `ignore` are values that mean no class, as are those that
     classes.json calls null; 255 alone if nothing is said. Masks of 0 and 255 alone, though, are a thing and what is
-    behind it. `images` is where the pictures of a COCO file lie, where that is neither beside it nor in a folder called
+    behind it. `images` is where the images of a COCO file lie, where that is neither beside it nor in a folder called
     as usual.
     """
     check_exists(data, MASKS, by_name=False)
@@ -128,7 +128,7 @@ def open_masks(
 
 
 def _look(pair: Found) -> _Looked:
-    """Reads the mask, and of the picture its size."""
+    """Reads the mask, and of the image its size."""
     if pair.mask is None:
         return _Looked(pair, kind="image without a mask", reason=f"{pair.name} has no mask.")
     if pair.image is None:

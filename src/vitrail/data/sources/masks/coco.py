@@ -20,7 +20,7 @@ from vitrail.errors import VitrailError
 
 # Categories that mean "all the rest". Where there is one, a pixel without any is a gap, to be ignored.
 REST = {"other", "background", "unlabeled", "unlabelled", "void"}
-UNKNOWN = -1  # the class of a category that is not declared: its picture is left out, the others remain
+UNKNOWN = -1  # the class of a category that is not declared: its image is left out, the others remain
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def open_coco(
 
 
 def _picture_folder(path: Path, names: list[str]) -> Path:
-    """Where the pictures of a JSON lie, as COCO and others have it: beside it or one folder up, in images/, in a folder
+    """Where the images of a JSON lie, as COCO and others have it: beside it or one folder up, in images/, in a folder
     called like the last word of its name (train2017), or in both."""
     last, split = path.stem.rsplit("_", 1)[-1], split_word(path.stem) or "all"
     inner = ["", "images", last, f"images/{last}", split, f"images/{split}"]

@@ -1,4 +1,4 @@
-"""Which mask belongs to which picture, in folders and tables; and the values of a mask file.
+"""Which mask belongs to which image, in folders and tables; and the values of a mask file.
 
 What has no partner is found too, to be listed. Nothing is decoded until a mask is read.
 """
@@ -24,7 +24,7 @@ LOSSY = {"JPEG", "MPO"}
 
 @dataclass(frozen=True, slots=True)
 class MaskFile:
-    """Class numbers as a grey picture, or as the indices of one with a palette."""
+    """Class numbers as a grey image, or as the indices of one with a palette."""
 
     path: Path
 
@@ -56,7 +56,7 @@ class MaskFile:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A picture and its mask, or one of them alone."""
+    """An image and its mask, or one of them alone."""
 
     name: str
     split: str
@@ -65,7 +65,7 @@ class Found:
 
 
 def opened(path: Path) -> Image.Image:
-    """The file with its pixels, in its own mode, within the limits of every picture here."""
+    """The file with its pixels, in its own mode, within the limits of every image here."""
     name = str(path)
     with open_stream(path, name) as stream:
 
@@ -82,7 +82,7 @@ def opened(path: Path) -> Image.Image:
 
 
 def picture_size(path: Path) -> tuple[int, int]:
-    """Height and width of an upright picture, from its header alone."""
+    """Height and width of an upright image, from its header alone."""
     name = str(path)
     with open_stream(path, name) as stream:
         image = guarded(name, lambda: identify(stream, name))
