@@ -60,7 +60,7 @@ def small_options(**options: Any) -> dict[str, Any]:
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     ["tests.training.support", "vitrail.training.run", "vitrail.tasks.segment.task", "vitrail.tasks.detect.task",
-     "vitrail.tasks.spoof.task", "vitrail.tasks.reconstruct.task", "vitrail.evaluation", "vitrail.cli.train",
+     "vitrail.tasks.spoof.task", "vitrail.tasks.reconstruct.task", "vitrail.predict.evaluation", "vitrail.cli.train",
      "vitrail.cli.pretrain", "torch._dynamo", "pycocotools.cocoeval"]
 )  # fmt: skip
 

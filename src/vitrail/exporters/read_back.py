@@ -7,18 +7,19 @@ from typing import Any
 from torch import nn
 
 from vitrail.errors import VitrailError
-from vitrail.models import Settings
+from vitrail.models import ModelSettings
+from vitrail.models.checks import setting_names
+from vitrail.models.position import KINDS
 from vitrail.weights import model_from, read_checkpoint
 from vitrail.weights.load import RULES
 
 TRAINING = {"dropout", "attention_dropout", "drop_path", "layer_scale"}  # of no consequence afterwards
 OWN_WAY = {"position_rule", "padding"}  # of no consequence at the model's own size, and nothing that others can set
-TABLES = ("learned", "sincos", "sincos1d", "factorised", "relative")  # positions that are resized with the image
 
 
-def read_back(path: Path, settings: Settings, name: str | None) -> tuple[nn.Module, list[str]]:
+def read_back(path: Path, settings: ModelSettings, name: str | None) -> tuple[nn.Module, list[str]]:
     """The model that our own reader makes of a file in another dialect, and a note on what the file can't say."""
-    shape = {key for key in settings.__dataclass_fields__ if key not in TRAINING | RULES}
+    shape = {key for key in setting_names(type(settings)) if key not in TRAINING | RULES}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -33,19 +34,19 @@ def read_back(path: Path, settings: Settings, name: str | None) -> tuple[nn.Modu
     return model, _notes(settings, unsaid)
 
 
-def _notes(settings: Settings, unsaid: list[str]) -> list[str]:
+def _notes(settings: ModelSettings, unsaid: list[str]) -> list[str]:
     notes = []
     rules = [f"{key}={getattr(settings, key)}" for key in unsaid if key in RULES - OWN_WAY]
     if rules:
         notes.append(
             f"The format can't say {', '.join(rules)}: build the model that takes these weights with the same."
         )
-    resized = getattr(settings, "position", "none") in TABLES
+    resized = KINDS[getattr(settings, "position", "none")].resized
     if "padding" in unsaid or ("position_rule" in unsaid and resized):
         how = "resizes the positions" if resized else "pads"
         notes.append(f"For images of other sizes that library {how} in its own way, and its answers will differ.")
     return notes
 
 
-def _values(settings: Settings, names: set[str]) -> dict[str, Any]:
+def _values(settings: ModelSettings, names: set[str]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
