@@ -10,15 +10,26 @@ from torch import nn
 
 import vitrail
 from tests.odd_files import photograph
-from tests.training.support import SMALL, differences, make_folder, make_images, make_trainer, rows, small_options
+from tests.training.support import (
+    SMALL,
+    differences,
+    make_folder,
+    make_images,
+    make_trainer,
+    rows,
+    small_options,
+    watch_steps,
+)
 from tests.training.test_distributed import start, together
 from vitrail import VitrailError
 from vitrail.exporters import export
 from vitrail.models import CNNSettings, ConvNet
 from vitrail.models.cnn import architectures
 from vitrail.models.cost import cost
-from vitrail.training import loop
+from vitrail.reasons import Reason
 from vitrail.training.optimization import RunningAverage, statistics
+from vitrail.training.run_folder import read_record
+from vitrail.training.signals import Stopped
 
 TINY = "tv:shufflenet_v2_x0_5"  # 0.3 M parameters without its head
 
@@ -163,29 +174,22 @@ def test_it_is_trained_evaluated_asked_and_exported_like_any_other(data, run, tm
     assert torch.allclose(again.probabilities(pictures), predictor.probabilities(pictures), atol=1e-5)
 
 
-def test_the_plan_says_what_is_different(data, tmp_path, capsys):
-    vitrail.train(data, **small_options(model=TINY, epochs=1, weights="auto", out=tmp_path / "run"))
-    said = capsys.readouterr().out
-    assert said.startswith(
-        f"{TINY} from scratch: torchvision's baselines are built without weights. "
-        "Its first convolution is 3×3 without stride or pooling, for pictures of 16×16."
+def test_the_plan_says_what_is_different(data, tmp_path):
+    run = vitrail.train(data, **small_options(model=TINY, epochs=1, weights="auto", out=tmp_path / "run"))
+    record = read_record(run.folder)
+    assert record.model["why"] == " ".join(
+        map(str, [Reason("start_scratch_cnn", name=TINY), Reason("start_small_stem", size="16×16")])
     )
-    assert "a convolutional network learns at one rate" in said and "it has no paths to drop" in said
+    assert record.why["layer_decay"] == str(Reason("one_rate")) and record.why["drop_path"] == str(Reason("no_paths"))
 
 
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(data, tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(data, tmp_path):
     options = small_options(model=TINY, epochs=2, batch_size=12, ema=0.9)
     whole = vitrail.train(data, **options, out=tmp_path / "whole")
-    step, done = loop.Trainer._step, []
-
-    def stopping(trainer, *args):
-        done.append(trainer)
-        trainer.leave.asked = len(done) == 6
-        return step(trainer, *args)
-
-    monkeypatch.setattr(loop.Trainer, "_step", stopping)
-    with pytest.raises(loop.Stopped, match="all is saved"):
-        vitrail.train(data, **options, out=tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patched:
+        watch_steps(patched, stop_in=[6])
+        with pytest.raises(Stopped):
+            vitrail.train(data, **options, out=tmp_path / "run")
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert (state["epoch"], state["step"]) == (1, 3)
     vitrail.train(out=tmp_path / "run", resume=True)
@@ -261,7 +265,7 @@ def test_two_processes_share_their_statistics_and_resume_exactly(data, tmp_path)
     options = [*SMALL, "--model", TINY, "--epochs", "2", "--batch-size", "12", "--ema", "0.9"]
     whole, folder, log = tmp_path / "whole", tmp_path / "run", tmp_path / "log"
     together(2, "train", data, *options, "--out", whole, log=log)
-    at = ("vitrail.training.trainer.Trainer._step", 3, signal.SIGTERM)
+    at = ("vitrail.training.trainer.Trainer.train_step", 3, signal.SIGTERM)
     commands = start(2, "train", data, *options, "--out", folder, log=log, at=at, armed=1)
     assert [command.wait() for command in commands] == [130, 130], commands[0].said
     together(2, "train", "--out", folder, "--resume", log=log)
