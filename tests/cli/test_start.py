@@ -11,15 +11,13 @@ import pytest
 from tests import test_cli as cli
 from vitrail.cli import VERBS
 from vitrail.cli.data import inspect as data_inspect
-from vitrail.data.existence import ANY
+from vitrail.data.kinds import ANY
 from vitrail.tasks import registry
 
 HEAVY = {
     "torch", "torchvision", "matplotlib", "PIL", "numpy", "safetensors", "huggingface_hub", "datasets", "sklearn",
     "pyarrow", "onnx", "onnxruntime", "fastapi", "uvicorn", "pycocotools", "triton",
 }  # fmt: skip
-IMAGES = {"PIL", "numpy"}  # what the names of data sets and the endings of images stand beside; a tenth of a second
-TRAINING = {"train", "pretrain"}  # whose help says what DATA may be, which stands there too
 
 PROGRAM = """
 import sys
@@ -66,7 +64,7 @@ USAGE = {
 @pytest.mark.parametrize("verb", OPTIONS, ids=lambda verb: verb or "vitrail")
 def test_help_is_whole_and_needs_nothing_heavy(verb):
     told, code, heavy = call(*verb.split(), "--help")
-    assert code == 0 and heavy <= (IMAGES if TRAINING & {*verb.split()} else set())
+    assert code == 0 and not heavy
     options = [f"--{name.replace('_', '-')}" for name in OPTIONS[verb] if name not in POSITIONAL]
     assert [words for words in options + WORDS.get(verb, []) if words not in told] == []
     assert "None" not in told and "(default: )" not in told and "(default: '')" not in told
@@ -93,7 +91,7 @@ def test_the_help_of_every_verb_is_looked_at():
 )
 def test_a_slip_is_answered_without_anything_heavy(arguments, sentence, tmp_path):
     told, code, heavy = call(*arguments.split(), cwd=tmp_path)
-    assert code == 2 and sentence in told and heavy <= (IMAGES if TRAINING & {*arguments.split()} else set())
+    assert code == 2 and sentence in told and not heavy
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_a_slip_is_answered_without_anything_heavy(arguments, sentence, tmp_path
 def test_what_is_not_there_is_said_without_torch(arguments, named, tmp_path):
     (tmp_path / "pets").mkdir()
     told, code, heavy = call(*arguments.split(), cwd=tmp_path)
-    assert code == 2 and named in told and heavy <= IMAGES
+    assert code == 2 and named in told and heavy <= {"PIL", "numpy"}
 
 
 def test_the_catalog_is_listed_without_anything_heavy():

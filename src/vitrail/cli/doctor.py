@@ -36,7 +36,8 @@ def doctor(
         device: cpu or cuda; the GPU where there is one.
     """
     from vitrail.cli.pictures import writing
-    from vitrail.data.existence import ANY, check_exists
+    from vitrail.data.existence import check_exists
+    from vitrail.data.kinds import ANY
     from vitrail.weights.shipped import default_model
 
     if data is not None:

@@ -47,7 +47,8 @@ def evaluate(
     """
     import vitrail
     from vitrail.cli.pictures import needed, report_skipped, writing
-    from vitrail.data.existence import ANY, check_exists
+    from vitrail.data.existence import check_exists
+    from vitrail.data.kinds import ANY
 
     check_exists(data, ANY)
     from vitrail.console import Console

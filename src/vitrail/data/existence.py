@@ -3,18 +3,10 @@
 import os
 from pathlib import Path
 
+from vitrail.data.kinds import LABELLED
 from vitrail.data.samples import NAMED
 from vitrail.data.sources.named_datasets import torchvision_name, torchvision_names
 from vitrail.errors import VitrailError, nearest
-
-# What each kind of data is, for the end of a sentence.
-ANY = "labelled images, as the model was trained on"
-LABELLED = "class folders, a .csv or .parquet table, .tar shards, an .npz, or the name of a data set"
-IMAGES = "images in folders, a .csv or .parquet table, .tar shards, an .npz, or the name of a data set"
-MASKS = "images/ beside masks/, a table path,mask, or COCO's JSON"
-BOXES = "COCO's JSON, Annotations/NAME.xml (Pascal VOC), or labels/NAME.txt (YOLO)"
-VALUES = "a .csv or .parquet table path,value[,value2…][,split]"
-FACES = "a folder with live/ and attack folders, a .csv table, or a folder of lists"
 
 
 def check_exists(data: str | Path, expected: str = LABELLED, by_name: bool = True) -> None:

@@ -7,7 +7,8 @@ of its own, and nothing here decodes an image.
 import os
 from pathlib import Path
 
-from vitrail.data.existence import IMAGES, check_exists
+from vitrail.data.existence import check_exists
+from vitrail.data.kinds import IMAGES
 from vitrail.data.samples import NAMED, PICTURES, Item, Sample, Source, TarMember, checked, some
 from vitrail.data.sources import arrays, named_datasets, shards, tables
 from vitrail.data.sources.folders import open_folders, open_loose

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.existence import VALUES, check_exists
+from vitrail.data.existence import check_exists
+from vitrail.data.kinds import VALUES
 from vitrail.data.samples import Sample, Source, in_order, plural, some
 from vitrail.data.sources.folders import readable
 from vitrail.data.sources.tables import SUFFIXES, Locator, check_columns, check_splits, read_rows, split_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitrail.data.augment.options import AugmentOptions, MixOptions
-from vitrail.data.existence import LABELLED
+from vitrail.data.kinds import LABELLED
 from vitrail.errors import VitrailError
 from vitrail.options import Options, option
 

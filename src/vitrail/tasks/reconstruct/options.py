@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vitrail.data.existence import IMAGES
+from vitrail.data.kinds import IMAGES
 from vitrail.options import Options, option
 
 EXPECTS = IMAGES

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrail.data.augment.options import AugmentOptions
-from vitrail.data.existence import VALUES
+from vitrail.data.kinds import VALUES
 from vitrail.options import Options
 from vitrail.tasks.classify.options import TuningOptions
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrail.data.augment.options import AugmentOptions
-from vitrail.data.existence import MASKS
+from vitrail.data.kinds import MASKS
 from vitrail.options import option
 from vitrail.tasks.dense.options import DenseOptions
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrail.data.augment.options import AugmentOptions, MixOptions
-from vitrail.data.existence import FACES
-from vitrail.data.sources.faces.samples import MARGIN
+from vitrail.data.kinds import FACE_MARGIN, FACES
 from vitrail.options import Options, option
 from vitrail.tasks.classify.options import LabelOptions, TuningOptions
 
@@ -22,7 +21,7 @@ class SpoofOptions(Options):
     """The domain to test on; the model is trained on the others."""
     boxes: str | None = option(None, source=True)
     """A table of face boxes, path,left,top,width,height."""
-    margin: float = option(MARGIN, 0, 3)
+    margin: float = option(FACE_MARGIN, 0, 3)
     """What a face box gets on every side, as a part of its longer side."""
 
 

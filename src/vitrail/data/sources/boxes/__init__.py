@@ -7,7 +7,8 @@ listed in its `problems`.
 import os
 from pathlib import Path
 
-from vitrail.data.existence import BOXES, check_exists
+from vitrail.data.existence import check_exists
+from vitrail.data.kinds import BOXES
 from vitrail.data.sources.boxes.coco import json_files, open_coco
 from vitrail.data.sources.boxes.samples import Boxed, BoxSource
 from vitrail.data.sources.boxes.voc import annotation_folder, open_voc

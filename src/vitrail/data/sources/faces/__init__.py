@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.existence import FACES, check_exists
+from vitrail.data.existence import check_exists
+from vitrail.data.kinds import FACES
 from vitrail.data.samples import Sample, in_order, plural, some
 from vitrail.data.sources.faces.folders import read_folders
 from vitrail.data.sources.faces.lists import lists_in, read_lists

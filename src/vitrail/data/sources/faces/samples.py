@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vitrail.data.kinds import FACE_MARGIN
 from vitrail.data.samples import SPLIT_WORDS, Sample, Source
 from vitrail.errors import VitrailError
 
@@ -17,7 +18,7 @@ ATTACK_WORDS = {
 }  # fmt: skip
 LIVE, ATTACK = "live", "attack"
 SPLITS = SPLIT_WORDS | {"devel": "val", "development": "val"}  # as Replay-Attack has it
-MARGIN = 0.3  # of the face box's longer side, added on every side: the edge of a photograph or screen is evidence
+MARGIN = FACE_MARGIN
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.existence import MASKS, check_exists
+from vitrail.data.existence import check_exists
 from vitrail.data.image_set import default_workers, threaded
+from vitrail.data.kinds import MASKS
 from vitrail.data.samples import Sample, Source, checked, in_order, plural, some
 from vitrail.data.sources.masks.coco import PaintedMask, PanopticMask, open_coco
 from vitrail.data.sources.masks.pairs import IGNORE, Found, MaskFile, find_pairs, picture_size, read_pairs
