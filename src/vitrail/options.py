@@ -7,6 +7,7 @@ what Python's keywords, the command line, the file kept with a run and `--config
 import ast
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -101,6 +102,8 @@ class Config:
         return {each.name: each.metadata for kind in self.kinds for each in fields(kind)}
 
     def replace(self: C, **changes: Any) -> C:
+        if unknown := changes.keys() - self._values.keys():
+            raise AttributeError(f"there is no option {', '.join(sorted(unknown))}")
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         Config.__init__(made, self.kinds, self._values | changes)
@@ -172,6 +175,8 @@ def read_config(path: str | PathLike[str]) -> tuple[dict[str, Any], bool]:
         raise VitrailError(f"--config {path} can't be read: {reason}.") from None
     record = isinstance(found, dict) and isinstance(found.get("given"), dict)
     if record:
+        if found.get("verb") == "pretrain":  # of which version 0.2.1 did not say its task
+            found["given"].setdefault("task", "reconstruct")
         found = {name: value for name, value in found["given"].items() if name not in ("out", "resume")}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise VitrailError(f"--config {path} has to hold names of options with their values, such as epochs: 10.")
@@ -179,9 +184,19 @@ def read_config(path: str | PathLike[str]) -> tuple[dict[str, Any], bool]:
 
 
 def _yaml(text: str, file: Path) -> Any:
+    """As YAML 1.2 has it: 1e-4 is a number, and on and off are words."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
+            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+    number = r"^[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?$"
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(number), list("-+.0123456789"))
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error).replace("\n", " ")) from None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import tyro
 from PIL import Image
 
@@ -70,10 +71,15 @@ def test_another_dialect_lies_beside_the_model_and_reads_back_the_same(folder, c
 @pytest.mark.parametrize(("to", "name"), [("onnx", "model.onnx"), ("timm", "model.timm.safetensors")])
 def test_what_a_masked_autoencoder_has_not_is_not_spoken_of(folder, capsys, to, name):
     model = shake(vitrail.create_model("mae_b16", depth=1, decoder_depth=1, image_size=32))
-    vitrail.Predictor(model, Preprocessing(size=(32, 32)), device="cpu").save("mae/model.safetensors")
+    about = {"task": "reconstruct"}  # as `vitrail pretrain` writes it
+    vitrail.Predictor(model, Preprocessing(size=(32, 32)), device="cpu", about=about).save("mae/model.safetensors")
     assert not run(export, "mae", "--to", to)
     printed = capsys.readouterr().out
     assert Path("mae", name).exists() and "features" in printed
+    if to == "onnx":  # the encoder alone, which embeds as the run does
+        image = np.full((32, 32, 3), 90, np.uint8)
+        ours, theirs = (vitrail.load(path, device="cpu").embed(image) for path in ("mae", f"mae/{name}"))
+        assert torch.allclose(ours, theirs, atol=1e-4)
     assert "logits" not in printed and "labels" not in printed
     assert ("encoder" in printed) == (to == "onnx") and ("preprocessing" in printed) == (to != "onnx")
 

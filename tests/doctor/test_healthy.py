@@ -150,9 +150,9 @@ def test_why_no_block_moved_is_told_and_one_epoch_has_no_history(tmp_path, optio
 def run_of(model, name, folder, weights="auto"):
     """The folder of a run that has this model, and began with weights of that name."""
     vitrail.save_weights(model, folder / "model.safetensors", name=name)
-    start = Start(model, model.preprocessing, name, pretrained=True, why="")
+    start = Start(model, model.preprocessing, name, pretrained=True, reasons=[])
     recipe = {"weights": weights, "tune": "full"}
-    Record("", {}, recipe, {}, described(start), {}).write(folder)
+    Record("", {}, recipe, {}, described(start, model), {}).write(folder)
     return folder
 
 

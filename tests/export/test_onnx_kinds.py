@@ -6,6 +6,7 @@ import torch
 from tests.models.restatements import image, randomised
 from vitrail.exporters.onnx import write_onnx
 from vitrail.models import Preprocessing, VisionTransformer
+from vitrail.tasks.classify.task import ClassifyTask
 from vitrail.weights.header import header_of
 from vitrail.weights.onnx import OnnxModel
 
@@ -25,7 +26,7 @@ VIT = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "
 def test_a_graph_gives_the_logits_of_its_model_at_three_sizes(changes, tmp_path):
     model = randomised(VisionTransformer(**{**VIT, **changes})).float().eval()
     header = header_of(model.settings, Preprocessing().suited(model.settings), None, None)
-    write_onnx(model, tmp_path / "m.onnx", (16, 16), header)
+    write_onnx(ClassifyTask().graph(model, (16, 16)), tmp_path / "m.onnx", header)
     graph = OnnxModel(tmp_path / "m.onnx")
     assert graph.fixed_size is None
     assert graph.settings == model.settings

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 import vitrail
 from tests.training.support import SMALL, Command, differences, make_folder, rows, small_options
 from vitrail import VitrailError
+from vitrail.cli.options import registry
+from vitrail.cli.training import parse
 from vitrail.training.config import TrainConfig, concerning, from_dict, kinds_of, machine_options, made
 
 
@@ -200,3 +202,37 @@ def test_the_record_of_a_pretraining_gives_the_identical_pretraining(data, tmp_p
     vitrail.pretrain(data, config=first.folder / "run.json", out=tmp_path / "second")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_numbers_and_words_in_yaml_are_those_of_the_options(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("lr: 1e-4\ncache: off\nrefit: on\nval: .2\nwandb: false\n")
+    config = made(None, {}, None, file)
+    assert (config.lr, config.cache, config.refit, config.val, config.wandb) == (1e-4, "off", "on", 0.2, False)
+
+
+def test_what_is_typed_counts_over_the_file_also_the_task_and_defaults(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("task: segment\nseed: 3\nepochs: 5\n")
+    data, config = parse("train", "", "", ["seed", "--config", str(file), "--task", "detect"], registry())
+    assert (data, config.task, config.seed, config.epochs) == ("seed", "detect", 3, 5)
+    assert parse("train", "", "", ["x", "--config", str(file), "--seed", "0"], registry())[1].seed == 0
+
+
+def test_the_record_of_an_older_pretraining_keeps_its_options(tmp_path):
+    record = {"verb": "pretrain", "given": {"weights": "none", "mask_ratio": 0.6, "out": "runs/x"}, "recipe": {}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    config = made("reconstruct", {}, None, tmp_path / "run.json")
+    assert (config.mask_ratio, config.out) == (0.6, None)
+
+
+def test_a_name_that_is_no_option_is_not_replaced():
+    with pytest.raises(AttributeError, match="epoch"):
+        TrainConfig(epochs=3).replace(epoch=9)
+
+
+def test_another_task_is_not_resumed(data, tmp_path):
+    run = vitrail.train(data, **small_options(epochs=1, out=tmp_path / "run"))
+    with pytest.raises(VitrailError) as info:
+        vitrail.train(data, task="detect", out=run.folder, resume=True)
+    assert info.value.code == "not_the_same_run" and info.value.fields["option"] == "task"

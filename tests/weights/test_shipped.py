@@ -15,6 +15,7 @@ from vitrail import VitrailError
 from vitrail.cli import main
 from vitrail.models.heads import classifiers
 from vitrail.predict import Predictor
+from vitrail.reasons import Reason
 from vitrail.weights import read_checkpoint, shipped
 from vitrail.weights.files import read_source
 from vitrail.weights.shipped import AUTOENCODER, CLASSIFIER, LARGEST, default_model, shipped_names
@@ -167,7 +168,7 @@ def test_training_without_a_word_starts_from_it_where_pictures_are_like_its_own(
         )
         return json.loads((run.folder / "run.json").read_text())["model"]["why"]
 
-    assert first_line(64) == "Starts from vitrail_tiny, which ships inside; with --weights none, from nothing."
+    assert first_line(64) == str(Reason("start_shipped", name="vitrail_tiny"))
     assert first_line(12).startswith("vit_nano4 from scratch: no public weights")
     assert first_line(64, model="vit_mini8").startswith("vit_mini8 from scratch")
     assert first_line(64, weights="none", image_size=8).startswith("vit_nano4 from scratch: --weights none")

@@ -33,9 +33,10 @@ def parse(
     typed = {name: value for group in _groups(given) for name, value in vars(group).items()}
     typed = {name: value for name, value in typed.items() if name not in ("task", "config")}
     file = {} if given.common.config is None else file_options(given.common.config)
-    said = {word.removeprefix("--").removeprefix("no-").partition("=")[0].replace("-", "_") for word in rest}
+    flags = [word.removeprefix("--").removeprefix("no-") for word in rest if word.startswith("--")]
+    said = {word.partition("=")[0].replace("-", "_") for word in flags}
     values = file | {name: value for name, value in typed.items() if name in said or name not in file}
-    return given.data, TrainConfig(**{"task": task, **values})
+    return given.data, TrainConfig(**{**values, "task": task})
 
 
 def asked_task(rest: list[str]) -> str:
@@ -55,7 +56,7 @@ def asked_task(rest: list[str]) -> str:
 
 def _refuse_foreign(rest: Iterable[str], task: str) -> None:
     """An option of another task is answered with the tasks that have it."""
-    known = [each.name for kind in kinds_of(task) for each in fields(kind)]
+    known = ["task", "config", "help", *(each.name for kind in kinds_of(task) for each in fields(kind))]
     for word in rest:
         name = word.removeprefix("--").partition("=")[0].replace("-", "_")
         if word.startswith("--") and name not in known and registry.tasks_with(name):
@@ -64,7 +65,11 @@ def _refuse_foreign(rest: Iterable[str], task: str) -> None:
 
 def parser_type(verb: str, task: str) -> type:
     """A dataclass with a field for each group: the common options first, then the others."""
-    every = {each.name: (each, hint, helps(kind)[each.name]) for kind in kinds_of(task) for each, hint in hinted(kind)}
+    every = {
+        each.name: (each, hint, helps(kind).get(each.name, ""))
+        for kind in kinds_of(task)
+        for each, hint in hinted(kind)
+    }
     common: list[Any] = [_field(*every[name]) for name in COMMON if name in every]
     if verb == "train":
         known = " | ".join(registry.names())
@@ -75,7 +80,7 @@ def parser_type(verb: str, task: str) -> type:
     for kind in kinds_of(task):
         rest = [_field(*every[each.name]) for each in fields(kind) if each.name not in COMMON]
         if rest:
-            groups[TITLES.get(kind.__name__, task)] = rest
+            groups.setdefault(TITLES.get(kind.__name__, task).replace("-", "_"), []).extend(rest)
     made = {title: make_dataclass(title, rows) for title, rows in groups.items()}
     return make_dataclass(
         verb, [("data", Annotated[str, tyro.conf.Positional, DATA], ""),

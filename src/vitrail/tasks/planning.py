@@ -33,6 +33,8 @@ def settled(config: Config, choices: Mapping[str, Choice]) -> tuple[Config, dict
     values: dict[str, Any] = {}
     why: dict[str, Reason] = {}
     for name, (value, reason) in choices.items():
+        if name not in config:  # shared plans choose for options that not every task has
+            continue
         if config.get(name) in (None, "auto"):
             values[name], why[name] = value, reason
         else:

@@ -10,8 +10,6 @@ from vitrail.options import Config, Options, flag, names, plain_values, read_con
 from vitrail.tasks import registry
 from vitrail.training.options import GROUPS
 
-MUON_LEARNS = ("full", "probe", "adapter", "lora")  # kinds of tuning in which a matrix inside a block is trained
-
 
 class TrainConfig(Config):
     """`TrainConfig(task="segment", head="fcn", epochs=10)`: what is left out is chosen by the data."""

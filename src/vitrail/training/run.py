@@ -3,7 +3,7 @@
 import os
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def begin(data: str, config: TrainConfig, group: Processes) -> Run:
         "val" in source.splits, start.masked, source.multi_label,
     )  # fmt: skip
     full, why, samples = planned(task, config, source, facts)
-    start = task.build(start, full, why, source, learnt, gpu)
+    start = replace(task.build(start, full, why, source, learnt, gpu), checkpoint=None)  # whose memory it would keep
     dtype, why["precision"] = choose_precision(config.precision, group.device)
     ctx = Context(task, data, source, samples, start, config, full, why, dtype, folder, group, console, command_line())
     return run(ctx)
@@ -122,6 +122,12 @@ def resume(data: str | Path | None, asked: TrainConfig, group: Processes) -> Run
         raise VitrailError(
             f"The run in {folder} was begun by `vitrail {record.verb}`: --resume it with that.", code="other_verb"
         )
+    if asked.task not in (record.task, "classify"):  # the latter is what --task left out comes to
+        raise VitrailError(
+            f"The run in {folder} has task {record.task}; --resume continues it exactly, so leave --task {asked.task} "
+            "out, or start a new run.",
+            code="not_the_same_run", option="task",
+        )  # fmt: skip
     given, full = continued(record, asked)
     data, state = str(data or record.data), load_state(folder / "last.pt")
     if group.first:

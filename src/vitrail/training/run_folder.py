@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail.console import clock
 from vitrail.data.samples import plural
@@ -57,7 +58,7 @@ class Record:
             given=ctx.given.to_dict(),
             recipe=ctx.config.to_dict(),
             why={name: str(reason) for name, reason in ctx.why.items()},
-            model=described(ctx),
+            model=described(ctx.start, ctx.model),
             samples={split: samples_digest(samples) for split, samples in ctx.samples.items()},
             unreadable=ctx.left_out,
             command=ctx.command,
@@ -104,9 +105,8 @@ class Record:
         return {name: Reason("recorded", text=text) for name, text in self.why.items()}
 
 
-def described(ctx: Context) -> dict[str, Any]:
+def described(start: Start, model: nn.Module) -> dict[str, Any]:
     """What `Record.start` reads back."""
-    start = ctx.start
     return {
         "name": start.name,
         "pretrained": start.pretrained,
@@ -114,7 +114,7 @@ def described(ctx: Context) -> dict[str, Any]:
         "masked": start.masked,
         "base": start.base,
         "image_side": start.image_side,
-        "settings": settings_to_dict(ctx.model.settings),  # type: ignore[arg-type]
+        "settings": settings_to_dict(model.settings),  # type: ignore[arg-type]
         "preprocessing": asdict(start.preprocessing),
     }
 
@@ -233,7 +233,8 @@ def keep_model(ctx: Context, row: dict[str, Any], **more: Any) -> None:
     goes into the weights when all is done."""
     if ctx.parent is None:
         save_model(ctx, ctx.folder / "model.safetensors", row, **more)
-        ctx.task.kept(ctx, row) if not more else None
+        if not more:
+            ctx.task.kept(ctx, row)
 
 
 def save_model(ctx: Context, path: Path, row: dict[str, Any], **more: Any) -> None:

@@ -215,6 +215,8 @@ class Trainer:
                     raise out_of_memory(size) from None
             self.optimizer.zero_grad(set_to_none=True)
             self.micro_batch = (size + 1) // 2
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
             self.tell("on_smaller")
 
     def accumulate(self, inputs: Any, targets: Any) -> Tensor:

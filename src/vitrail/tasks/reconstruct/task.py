@@ -17,6 +17,7 @@ from vitrail.data.loader import Subset, random_places, read_subset
 from vitrail.data.preprocess import normalized
 from vitrail.data.samples import Sample, Source
 from vitrail.data.sources.classification import open_pictures
+from vitrail.errors import VitrailError
 from vitrail.explain.tokens import reconstruct
 from vitrail.inference.forward import Forward
 from vitrail.models import MaskedAutoencoder, Preprocessing
@@ -75,6 +76,13 @@ class ReconstructTask(Task):
 
     def open(self, data: str, config: Config, console: Any = None) -> Source:
         return open_pictures(data)
+
+    def check(self, config: Config) -> None:
+        if config.layer_decay not in (None, 1.0):
+            raise VitrailError(
+                "--layer-decay counts the blocks of one transformer, and an autoencoder has two: leave it out.",
+                code="no_blocks",
+            )
 
     def start(self, config: Config, source: Source, learnt: list[Sample], gpu: bool) -> Start:
         return start_autoencoder(config, typical_side(learnt), gpu)
@@ -244,7 +252,7 @@ class ReconstructTask(Task):
         return evaluate_classifier(predictor, run, data, options)  # of its features, by --knn and --probe
 
     def backbone(self, model: Any) -> Any:
-        return model.encoder
+        return getattr(model, "encoder", model)  # an exported file is the encoder alone
 
     def own_loss(self, model: Any, x: Tensor) -> Any:
         grid = model.encoder.token_grid(*x.shape[2:])

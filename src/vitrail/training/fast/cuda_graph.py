@@ -100,9 +100,6 @@ class RecordedSteps(Listener):
             lr = float(group["lr"])
             group["capturable"], group["lr"] = True, torch.tensor(lr, device=trainer.device)
 
-    def on_smaller(self, trainer: Trainer) -> None:
-        torch.cuda.empty_cache()
-
     def close(self) -> None:
         self.recorded.close()
 
